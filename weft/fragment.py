@@ -1,0 +1,93 @@
+"""What an author marks: fragments, merges over replicas, and a replica's own number.
+
+A fragment is a function that a layout may place. Marking it changes nothing about what it computes: it can be called,
+jitted, differentiated and tested alone. In a traced program it stays visible as a call with a name, and that is all that
+the rest of weft needs to know about an algorithm.
+
+>>> import jax, jax.numpy as jnp
+>>> @fragment
+... def double(x):
+...     return 2 * x
+>>> float(double(jnp.float32(3)))
+6.0
+>>> [eqn.params["name"] for eqn in jax.make_jaxpr(double)(jnp.float32(3)).eqns]
+['fragment:double']
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+FRAGMENT = "fragment:"
+MERGE = "merge:"
+REPLICA = "replica"
+
+
+@overload
+def fragment(fn: Callable[P, R]) -> Callable[P, R]: ...
+@overload
+def fragment(*, name: str) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def fragment(fn: Any = None, *, name: str | None = None) -> Any:
+    """Mark a function or method as a unit that a layout can place, under its own name or `name`.
+
+    Arguments that are not arrays (the algorithm itself, an environment, a flag) are part of the program, not of its data:
+    they must be hashable.
+    """
+    if fn is None:
+        return functools.partial(fragment, name=name)
+    return functools.wraps(fn)(_marked(FRAGMENT + (name or fn.__name__), fn))
+
+
+def all_mean(tree: T) -> T:
+    """The mean of each leaf over the replicas of the role that runs this; the tree itself where there is one."""
+    return _all_mean(tree)
+
+
+def all_sum(tree: T) -> T:
+    """The sum of each leaf over the replicas of the role that runs this; the tree itself where there is one."""
+    return _all_sum(tree)
+
+
+def replica() -> tuple[jax.Array, jax.Array]:
+    """This replica's index and the number of replicas of its role: 0 of 1 when alone."""
+    return _replica()
+
+
+_ARRAY = object()
+
+
+def _marked(label: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn` as one named call in any trace, with its arrays as operands and everything else as part of the program."""
+
+    def run(treedef: Any, static: tuple[Any, ...], *arrays: Any) -> Any:
+        remaining = iter(arrays)
+        leaves = [next(remaining) if leaf is _ARRAY else leaf for leaf in static]
+        args, kwargs = jax.tree.unflatten(treedef, leaves)
+        return fn(*args, **kwargs)
+
+    run.__name__ = run.__qualname__ = label
+    jitted = jax.jit(run, static_argnums=(0, 1))
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        leaves, treedef = jax.tree.flatten((args, kwargs))
+        static = tuple(_ARRAY if _is_array(leaf) else leaf for leaf in leaves)
+        return jitted(treedef, static, *[leaf for leaf in leaves if _is_array(leaf)])
+
+    return call
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray | np.generic)
+
+
+_all_mean = _marked(MERGE + "mean", lambda tree: tree)
+_all_sum = _marked(MERGE + "sum", lambda tree: tree)
+_replica = _marked(REPLICA, lambda: (jnp.int32(0), jnp.int32(1)))

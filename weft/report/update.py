@@ -1,0 +1,29 @@
+"""What a run tells its observers as it goes: one `Update` for every few iterations."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Update:
+    """The iterations since the last update: how far the run is, and what was measured in each of them."""
+
+    iteration: int
+    """Iterations done so far."""
+    iterations: int
+    """Iterations in all."""
+    steps: int
+    """Environment steps done so far, over all environments."""
+    seconds: float
+    """Since training began, compilation excluded."""
+    metrics: Mapping[str, tuple[np.ndarray, np.ndarray]]
+    """By name: the totals and the counts, one row for each iteration since the last update."""
+
+
+class Observer(Protocol):
+    """Anything that follows a run."""
+
+    def __call__(self, update: Update) -> None: ...
