@@ -1,6 +1,12 @@
-"""Every test runs with warnings as errors, strict dtype promotion, four CPU devices and one source of randomness."""
+"""Every test runs with warnings as errors, four CPU devices and one source of randomness.
+
+Dtype promotion is strict for the parts that are weft's own arithmetic. It cannot be for whole training loops: optax's
+Adam raises a float to an integer count, and most gymnax environments mix floats, integers and booleans.
+"""
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 # Devices are counted when jax first meets its backend, so this stands before any import of jax.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4".strip()
@@ -10,7 +16,7 @@ import hypothesis
 import jax
 import pytest
 
-jax.config.update("jax_numpy_dtype_promotion", "strict")
+STRICT = ("ops", "nets", "report")
 
 hypothesis.settings.register_profile(
     "default",
@@ -26,3 +32,11 @@ hypothesis.settings.load_profile("default")
 def key() -> jax.Array:
     """The one source of randomness of a test."""
     return jax.random.key(0)
+
+
+@pytest.fixture(autouse=True)
+def promotion(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Strict dtype promotion in the folders that can have it."""
+    strict = any(part in STRICT for part in Path(request.path).relative_to(request.config.rootpath).parts)
+    with jax.numpy_dtype_promotion("strict" if strict else "standard"):
+        yield
