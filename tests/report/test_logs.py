@@ -1,0 +1,66 @@
+"""The logs hold every iteration once, whatever the updates' sizes."""
+
+import json
+import math
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from tensorboardX.proto.event_pb2 import Event
+
+from weft.report.logs import EventLog, MetricLog, rows
+from weft.report.update import Update
+
+
+def make_updates(sizes, per_iteration=32):
+    """Updates of the given numbers of iterations; iteration n has mean loss n, and an episode only where n is even."""
+    done, total = 0, sum(sizes)
+    for size in sizes:
+        numbers = np.arange(done + 1, done + size + 1, dtype=np.float32)
+        done += size
+        metrics = {"loss": (2 * numbers, np.full(size, 2.0)), "episode_return": (numbers, 1 - numbers % 2)}
+        yield Update(done, total, done * per_iteration, 0.1 * done, metrics)
+
+
+@given(st.lists(st.integers(1, 7), min_size=1, max_size=6))
+def test_every_iteration_has_one_row(sizes):
+    found = [row for update in make_updates(sizes) for row in rows(update)]
+    assert [row.iteration for row in found] == list(range(1, sum(sizes) + 1))
+    assert all(row.steps == 32 * row.iteration for row in found)
+    assert all(row.means["loss"] == row.iteration for row in found)
+    assert all((row.means["episode_return"] is None) == (row.iteration % 2 == 1) for row in found)
+
+
+def test_metric_log_is_strict_json_even_where_a_mean_is_missing_or_not_finite(tmp_path):
+    log = MetricLog(tmp_path / "metrics.jsonl")
+    log(Update(2, 2, 20, 0.1, {"loss": (np.array([math.nan, math.inf]), np.ones(2)), "x": (np.zeros(2), np.zeros(2))}))
+    log.close()
+
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line, parse_constant=refuse) for line in lines] == [
+        {"iteration": 1, "steps": 10, "loss": "nan", "x": None},
+        {"iteration": 2, "steps": 20, "loss": "inf", "x": None},
+    ]
+
+
+def test_event_log_holds_the_same_means(tmp_path):
+    log = EventLog(tmp_path)
+    for update in make_updates([3, 2]):
+        log(update)
+    log.close()
+    (path,) = tmp_path.iterdir()
+    values = [(event.step, value.tag, value.simple_value) for event in read(path) for value in event.summary.value]
+    assert [(step, value) for step, tag, value in values if tag == "loss"] == [(32 * n, n) for n in range(1, 6)]
+    assert [step for step, tag, _ in values if tag == "episode_return"] == [64, 128]
+
+
+def read(path):
+    """The events of a file: records of length (8 bytes), its checksum (4), the event, its checksum (4)."""
+    data, at = path.read_bytes(), 0
+    while at < len(data):
+        length = int.from_bytes(data[at : at + 8], "little")
+        yield Event.FromString(data[at + 12 : at + 12 + length])
+        at += 16 + length

@@ -1,0 +1,53 @@
+"""The displays say how far a run is, on a terminal and elsewhere."""
+
+import io
+
+import numpy as np
+import pytest
+
+from weft.report.progress import LiveProgress, PlainProgress, progress
+from weft.report.update import Update
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def make_update(iteration, iterations=100):
+    metrics = {"episode_return": (np.array([500.0]), np.array([2.0]))}
+    return Update(iteration, iterations, 1000 * iteration, 0.1 * iteration, metrics)
+
+
+@pytest.mark.parametrize(("stream", "kind"), [(io.StringIO(), PlainProgress), (Terminal(), LiveProgress)])
+def test_the_display_suits_the_stream(stream, kind):
+    assert isinstance(progress("ppo", stream=stream), kind)
+
+
+def test_plain_lines_are_few_and_include_the_last():
+    stream = io.StringIO()
+    with progress("ppo", stream=stream) as display:
+        for iteration in range(1, 101):
+            display(make_update(iteration))
+    lines = stream.getvalue().splitlines()
+    assert lines == [
+        "ppo  compiling",
+        "ppo  1,000 steps  10 k steps/s  return 250.0  2 episodes  0:00:10 left",
+        "ppo  100,000 steps  10 k steps/s  return 250.0  200 episodes  0:00:00 left",
+    ]
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_the_live_line_ends_at_the_last_update(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    with progress("ppo", stream=stream) as display:
+        for iteration in (1, 50, 100):
+            display(make_update(iteration))
+    assert "100,000 steps  10 k steps/s  return 250.0  6 episodes  0:00:00 left" in stream.getvalue()
+
+
+def test_an_error_passes_through():
+    with pytest.raises(ValueError, match="boom"), progress("ppo", stream=Terminal()):
+        raise ValueError("boom")

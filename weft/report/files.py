@@ -1,0 +1,104 @@
+"""A run's folder: its settings, what was measured, and what was learned.
+
+    runs/ppo-gymnax-CartPole-v1-20250102-030405/
+        config.json          what was run, enough to run it again
+        metrics.jsonl        one line for each iteration
+        events.out.tfevents  the same for TensorBoard
+        params.safetensors   the trained parameters
+
+>>> safe_name("ppo-gymnax:CartPole-v1")
+'ppo-gymnax-CartPole-v1'
+"""
+
+import dataclasses
+import itertools
+import json
+import os
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from weft.algorithm import Algorithm
+from weft.errors import WeftError
+from weft.report.logs import EventLog, MetricLog
+from weft.report.update import Update
+from weft.version import VERSION
+
+CONFIG = "config.json"
+METRICS = "metrics.jsonl"
+PARAMS = "params.safetensors"
+
+
+class RunFolder:
+    """The folder as an observer. It is made at the first update: a run that is refused leaves nothing behind."""
+
+    def __init__(self, path: Path, config: Mapping[str, Any]):
+        self.path = path
+        self._config = config
+        self._logs: tuple[MetricLog, EventLog] | None = None
+
+    def __call__(self, update: Update) -> None:
+        if self._logs is None:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_config(self.path / CONFIG, self._config)
+            self._logs = (MetricLog(self.path / METRICS), EventLog(self.path))
+        for log in self._logs:
+            log(update)
+
+    def close(self) -> None:
+        """Flush and close the logs; closing twice is harmless."""
+        for log in self._logs or ():
+            log.close()
+        self._logs = None
+
+
+def choose_folder(out: str | Path | None, *, algo: str, env: str, root: str | Path = "runs") -> Path:
+    """Where a run's files go: `out` if given, else a new name under `root`. Nothing is made yet."""
+    if out is not None:
+        return _unused(Path(out))
+    stem = Path(root) / safe_name(f"{algo}-{env}-{datetime.now():%Y%m%d-%H%M%S}")
+    names = itertools.chain([stem], (stem.with_name(f"{stem.name}-{n}") for n in itertools.count(2)))
+    return next(path for path in names if not path.exists())
+
+
+def safe_name(text: str) -> str:
+    """`text` with every run of characters that some file system dislikes turned into one dash."""
+    return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.") or "run"
+
+
+def describe_run(name: str, algo: Algorithm, **settings: Any) -> dict[str, Any]:
+    """What `config.json` holds: the algorithm with its fields, the run's own settings, and the versions that ran it."""
+    fields = {field.name: getattr(algo, field.name) for field in dataclasses.fields(algo)}
+    return {"algo": name, "config": fields, **settings, "weft": VERSION, "jax": jax.__version__}
+
+
+def write_config(path: Path, config: Mapping[str, Any]) -> None:
+    """Write `config` as JSON, all of it or nothing."""
+    write_whole(path, (json.dumps(config, indent=2, default=str) + "\n").encode())
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that no reader, and no crash, ever sees a part of it."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(partial, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _unused(path: Path) -> Path:
+    if path.exists() and not path.is_dir():
+        raise WeftError(f"the run's folder {path} is a file: give a folder that is empty or does not exist yet")
+    if path.is_dir() and any(path.iterdir()):
+        raise WeftError(
+            f"the run's folder {path} already holds files: give a folder that is empty or does not exist yet"
+        )
+    return path

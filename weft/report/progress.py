@@ -1,0 +1,111 @@
+"""How a run goes, for the person who waits: a live line on a terminal, an occasional plain line elsewhere.
+
+Both write to standard error, so that standard output stays free for results.
+
+>>> import numpy as np
+>>> update = Update(50, 200, 102_400, 2.0, {"episode_return": (np.array([900.0]), np.array([4.0]))})
+>>> returns = Returns()
+>>> returns(update)
+>>> status(update, returns)
+'102,400 steps  51.2 k steps/s  return 225.0  4 episodes  0:00:06 left'
+"""
+
+import sys
+import time
+from datetime import timedelta
+from typing import Protocol, Self, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, SpinnerColumn, TextColumn
+from rich.progress import Progress as Bar
+
+from weft.report.returns import Returns
+from weft.report.update import Update
+
+
+class Progress(Protocol):
+    """An observer that shows a run while it is entered."""
+
+    def __enter__(self) -> Self: ...
+    def __call__(self, update: Update) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
+
+
+def progress(title: str, *, stream: TextIO | None = None) -> Progress:
+    """The display that suits `stream` (standard error unless given)."""
+    target = stream or sys.stderr
+    return LiveProgress(title, target) if target.isatty() else PlainProgress(title, target)
+
+
+class LiveProgress:
+    """A bar that moves. Until the first update the program is being compiled, and it says so."""
+
+    def __init__(self, title: str, stream: TextIO):
+        console = Console(file=stream)
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(24),
+            TextColumn("{task.fields[status]}"),
+        )
+        self._bar = Bar(*columns, console=console, refresh_per_second=4)
+        self._task = self._bar.add_task(title, total=None, status="compiling")
+        self._returns = Returns()
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __call__(self, update: Update) -> None:
+        self._returns(update)
+        text = status(update, self._returns)
+        self._bar.update(self._task, total=update.iterations, completed=update.iteration, status=text)
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+
+class PlainProgress:
+    """A line now and then: the first update, one every few seconds, and the last."""
+
+    def __init__(self, title: str, stream: TextIO, every: float = 5.0):
+        self._title, self._stream, self._every = title, stream, every
+        self._returns = Returns()
+        self._next = 0.0
+
+    def __enter__(self) -> Self:
+        self._print("compiling")
+        return self
+
+    def __call__(self, update: Update) -> None:
+        self._returns(update)
+        if time.monotonic() >= self._next or update.iteration == update.iterations:
+            self._next = time.monotonic() + self._every
+            self._print(status(update, self._returns))
+
+    def __exit__(self, *error: object) -> None:
+        self._stream.flush()
+
+    def _print(self, text: str) -> None:
+        print(f"{self._title}  {text}", file=self._stream, flush=True)
+
+
+def status(update: Update, returns: Returns) -> str:
+    """How far the run is, in one line."""
+    parts = [f"{update.steps:,} steps", f"{rate(update.steps / max(update.seconds, 1e-9))} steps/s"]
+    if returns.return_mean is not None:
+        parts += [f"return {returns.return_mean:.1f}", f"{returns.episodes:,} episodes"]
+    left = update.seconds * (update.iterations - update.iteration) / update.iteration
+    return "  ".join([*parts, f"{timedelta(seconds=round(left))} left"])
+
+
+def rate(per_second: float) -> str:
+    """A rate in three figures.
+
+    >>> rate(12.3), rate(51_200), rate(25_600_000)
+    ('12.3', '51.2 k', '25.6 M')
+    """
+    for size, unit in ((1e6, " M"), (1e3, " k")):
+        if per_second >= size:
+            return f"{per_second / size:.3g}{unit}"
+    return f"{per_second:.3g}"
