@@ -1,0 +1,124 @@
+"""Proximal policy optimisation (Schulman et al. 2017).
+
+Several epochs of minibatch steps on one rollout, with the ratio of new to old action probabilities clipped so that more
+steps on the same data stop paying off.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+
+from weft.algos.on_policy import OnPolicy
+from weft.errors import WeftError
+from weft.fragment import all_mean, fragment
+from weft.metrics import Mean
+from weft.nets.actor_critic import ActorCritic
+from weft.ops.batches import fold_time, shuffled, take_rows
+from weft.ops.losses import clipped_squared_error, clipped_surrogate, normalise, squared_error
+from weft.ops.returns import gae
+from weft.ops.rollout import Transition
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Sample:
+    """What the loss needs of each step: leaves are [T, B, ...] or rows."""
+
+    obs: jax.Array
+    action: jax.Array
+    log_prob: jax.Array
+    value: jax.Array
+    advantage: jax.Array
+    valid: jax.Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPO(OnPolicy):
+    """Proximal policy optimisation: several clipped epochs on every rollout."""
+
+    epochs: int = 4
+    """Passes over every rollout."""
+    minibatches: int = 4
+    """Gradient steps per pass."""
+    lam: float = 0.95
+    """Weight of longer returns in the advantages: 1 trusts rewards alone, 0 the value function."""
+    clip: float = 0.2
+    """How far from 1 the ratio of probabilities is still rewarded."""
+    clip_value: bool = False
+    """Whether values are also kept within `clip` of the old ones."""
+    anneal_clip: bool = False
+    """Whether `clip` falls to zero over `anneal_steps`, as the step size does."""
+
+    def __post_init__(self) -> None:
+        if self.anneal_clip and not self.anneal_steps:
+            raise WeftError("anneal_clip is set but anneal_steps is 0: give the number of steps to anneal over")
+
+    @fragment
+    def learn(
+        self, net: ActorCritic, opt: optax.OptState, trajectory: Transition, remaining: jax.Array, key: jax.Array
+    ) -> tuple[ActorCritic, optax.OptState, dict[str, Mean]]:
+        samples = fold_time(self.samples(net, trajectory))
+        minibatches = shuffled(key, len(samples.valid), epochs=self.epochs, minibatches=self.minibatches)
+
+        def minibatch(
+            carry: tuple[ActorCritic, optax.OptState], rows: jax.Array
+        ) -> tuple[tuple[ActorCritic, optax.OptState], dict[str, Mean]]:
+            net, opt = carry
+            grads, metrics = self.gradient(net, take_rows(samples, rows), remaining)
+            return self.update(net, opt, all_mean(grads), remaining), metrics
+
+        (net, opt), metrics = lax.scan(minibatch, (net, opt), minibatches)
+        return net, opt, jax.tree.map(lambda x: x.sum(axis=0), metrics)
+
+    def samples(self, net: ActorCritic, trajectory: Transition) -> Sample:
+        """The trajectory with what is fixed while learning from it: old probabilities, values and advantages."""
+        # Values are not needed to act: computed here they are two large products, in the rollout many small ones.
+        v_tm1, v_t = net.value(trajectory.obs), net.value(trajectory.final_obs)
+        advantage = gae(
+            trajectory.reward,
+            terminated=trajectory.terminated,
+            truncated=trajectory.truncated,
+            v_tm1=v_tm1,
+            v_t=v_t,
+            gamma=self.gamma,
+            lam=self.lam,
+        )
+        log_prob = trajectory.extra.log_prob(trajectory.action)
+        return Sample(trajectory.obs, trajectory.action, log_prob, v_tm1, advantage, trajectory.valid)
+
+    @fragment
+    def gradient(self, net: ActorCritic, sample: Sample, remaining: jax.Array) -> tuple[ActorCritic, dict[str, Mean]]:
+        """The gradient of the clipped loss over one minibatch."""
+        clip = self.clip * remaining if self.anneal_clip else self.clip
+        valid = sample.valid
+        advantage = normalise(sample.advantage, valid) if self.normalise_advantage else sample.advantage
+        target = sample.value + sample.advantage
+
+        def loss(net: ActorCritic) -> tuple[jax.Array, dict[str, Mean]]:
+            policy, value = net.policy(sample.obs), net.value(sample.obs)
+            log_ratio = policy.log_prob(sample.action) - sample.log_prob
+            if self.clip_value:
+                value_loss = clipped_squared_error(value, target, value_old=sample.value, clip=clip, valid=valid)
+            else:
+                value_loss = squared_error(value, target, valid=valid)
+            total, metrics = self.loss(
+                policy=clipped_surrogate(log_ratio, advantage=advantage, clip=clip, valid=valid),
+                value=value_loss,
+                entropy=Mean.of(policy.entropy(), valid),
+            )
+            return total, metrics | _moved(log_ratio, clip=clip, valid=valid)
+
+        return jax.grad(loss, has_aux=True)(net)
+
+
+def _moved(log_ratio: jax.Array, *, clip: jax.Array | float, valid: jax.Array) -> dict[str, Mean]:
+    """How far the policy has moved from the one that acted."""
+    ratio = jnp.exp(log_ratio)
+    return {
+        # Low in variance and never negative (Schulman 2020, "Approximating KL divergence", k3).
+        "approx_kl": Mean.of(ratio - 1.0 - log_ratio, valid),
+        "clip_fraction": Mean.of(jnp.abs(ratio - 1.0) > clip, valid),
+    }

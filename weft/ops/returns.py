@@ -1,0 +1,98 @@
+"""Returns and advantages over a piece of experience, time-major [T, B].
+
+At every step `v_t` is the value of where that step led: of the final observation where an episode ended there. A
+termination is worth nothing afterwards; a truncation is worth `v_t`; neither lets anything of the next episode through.
+
+>>> import jax.numpy as jnp
+>>> r, no, v = jnp.ones((3, 1)), jnp.zeros((3, 1), bool), jnp.full((3, 1), 10.0)
+>>> discounted_returns(r, terminated=no, truncated=no, v_t=v, gamma=0.5)[:, 0].tolist()
+[3.0, 4.0, 6.0]
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+# Steps of a recursion that are compiled as one: on a GPU each loop iteration costs kernel launches, not arithmetic.
+UNROLL = 16
+
+
+def gae(
+    r_t: Float[Array, "T B"],
+    *,
+    terminated: Bool[Array, "T B"],
+    truncated: Bool[Array, "T B"],
+    v_tm1: Float[Array, "T B"],
+    v_t: Float[Array, "T B"],
+    gamma: float,
+    lam: float,
+) -> Float[Array, "T B"]:
+    """Generalised advantage estimation (Schulman et al. 2016, equation 16), cut at the ends of episodes."""
+    delta_t = r_t + gamma * jnp.where(terminated, 0.0, v_t) - v_tm1
+    decay_t = jnp.where(terminated | truncated, 0.0, gamma * lam)
+    return _decaying_sum(delta_t, decay_t, jnp.zeros_like(v_t[-1]))
+
+
+def lambda_returns(
+    r_t: Float[Array, "T B"],
+    *,
+    terminated: Bool[Array, "T B"],
+    truncated: Bool[Array, "T B"],
+    v_t: Float[Array, "T B"],
+    gamma: float,
+    lam: float,
+) -> Float[Array, "T B"]:
+    """The mixture of all n-step returns with weights lam^(n-1) (Sutton and Barto 2018, equation 12.2)."""
+    # Where the next step belongs to another episode, all weight is on the value.
+    mix_t = jnp.where(terminated | truncated, 0.0, lam)
+    now_t = r_t + gamma * jnp.where(terminated, 0.0, (1.0 - mix_t) * v_t)
+    return _decaying_sum(now_t, gamma * mix_t, v_t[-1])
+
+
+def discounted_returns(
+    r_t: Float[Array, "T B"],
+    *,
+    terminated: Bool[Array, "T B"],
+    truncated: Bool[Array, "T B"],
+    v_t: Float[Array, "T B"],
+    gamma: float,
+) -> Float[Array, "T B"]:
+    """All the rewards to the end of the episode or of the piece, and the value of what was cut off there."""
+    return lambda_returns(r_t, terminated=terminated, truncated=truncated, v_t=v_t, gamma=gamma, lam=1.0)
+
+
+def n_step_returns(
+    r_t: Float[Array, "T B"],
+    *,
+    terminated: Bool[Array, "T B"],
+    truncated: Bool[Array, "T B"],
+    v_t: Float[Array, "T B"],
+    gamma: float,
+    n: int,
+) -> Float[Array, "T B"]:
+    """`n` rewards and the value of where they led; fewer where the episode or the piece ends sooner."""
+    last = jnp.zeros_like(terminated).at[-1].set(True)
+    bootstrap_t = jnp.where(terminated, 0.0, v_t)
+    returns = r_t + gamma * bootstrap_t
+    for _ in range(n - 1):
+        longer = r_t + gamma * jnp.roll(returns, -1, axis=0)
+        returns = jnp.where(terminated | truncated | last, r_t + gamma * bootstrap_t, longer)
+    return returns
+
+
+def ends_within(ended: Bool[Array, "T B"]) -> Bool[Array, "T B"]:
+    """Whether the episode that each step belongs to ends in this piece, so that its return is known."""
+    return jax.lax.cummax(ended.astype(jnp.int32), axis=0, reverse=True).astype(bool)
+
+
+def _decaying_sum(
+    x_t: Float[Array, "T B"], decay_t: Float[Array, "T B"], last: Float[Array, " B"]
+) -> Float[Array, "T B"]:
+    """y_t = x_t + decay_t * y_{t+1}, backwards from y_T = last."""
+
+    def earlier(y_t: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        x_tm1, decay_tm1 = step
+        y_tm1 = x_tm1 + decay_tm1 * y_t
+        return y_tm1, y_tm1
+
+    return jax.lax.scan(earlier, last, (x_t, decay_t), reverse=True, unroll=UNROLL)[1]
