@@ -1,0 +1,151 @@
+"""An algorithm's settings from text: `field=value`, read by the field's own type.
+
+>>> from dataclasses import dataclass
+>>> @dataclass(frozen=True, kw_only=True)
+... class Example(Algorithm):
+...     lr: float = 1e-3
+...     hidden: tuple[int, ...] = (64,)
+...     clip: float | None = 0.2
+>>> configure(Example, ["lr=3e-4", "hidden=128,128", "clip=none", "num_envs=1e3"])
+Example(num_envs=1000, lr=0.0003, hidden=(128, 128), clip=None)
+"""
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Callable, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any, Literal, TypeVar, Union
+
+from weft.algorithm import Algorithm
+from weft.errors import WeftError, unknown
+
+A = TypeVar("A", bound=Algorithm)
+
+
+def configure(kind: type[A], assignments: Sequence[str]) -> A:
+    """`kind` with the fields that `assignments` name, each as `field=value`."""
+    types_by_field = typing.get_type_hints(kind)
+    known = [field.name for field in dataclasses.fields(kind) if field.init]
+    given: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals:
+            raise WeftError(f"--set {assignment}: write field=value, as in --set {known[0]}=16")
+        if name not in known:
+            raise unknown(f"field of {kind.__name__}", name, known)
+        if name in given:
+            raise WeftError(f"--set gives {name} twice: give it once")
+        given[name] = _read_field(name, text, types_by_field[name])
+    return kind(**given)
+
+
+def read_value(text: str, kind: Any) -> Any:
+    """`text` as a value of type `kind`; a ValueError where it is not one.
+
+    >>> read_value("64_000", int), read_value("1e6", int), read_value("yes", bool), read_value("none", int | None)
+    (64000, 1000000, True, None)
+    """
+    if kind in _READERS:
+        return _READERS[kind](text.strip())
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (Union, types.UnionType):
+        return _read_union(text, parts)
+    if origin is tuple:
+        return _read_tuple(text, parts)
+    if origin is Literal:
+        return _read_choice(text, parts)
+    raise TypeError(f"no text stands for a {kind}")
+
+
+def describe(kind: Any) -> str:
+    """What a value of type `kind` looks like, in words.
+
+    >>> describe(float | None), describe(tuple[int, ...])
+    ('a number or none', 'a list like 64,64 of a whole number each')
+    """
+    if kind in _WORDS:
+        return _WORDS[kind]
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (Union, types.UnionType):
+        return " or ".join(describe(part) for part in parts)
+    if origin is tuple:
+        return f"a list like 64,64 of {describe(parts[0])} each"
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, parts))
+    return str(kind)
+
+
+def _read_field(name: str, text: str, kind: Any) -> Any:
+    try:
+        return read_value(text, kind)
+    except ValueError:
+        raise WeftError(f"--set {name}={text}: {name} takes {describe(kind)}, not {text!r}") from None
+    except TypeError:
+        raise WeftError(f"--set {name}: a {describe(kind)} cannot be written as text; set it from Python") from None
+
+
+def _read_int(text: str) -> int:
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        raise ValueError(text) from None
+    # Past 2**63 nothing counts as a setting, and "1e999999" would take a while to become a whole number.
+    if not number.is_finite() or number.adjusted() > 18 or number != number.to_integral_value():
+        raise ValueError(text)
+    return int(number)
+
+
+def _read_float(text: str) -> float:
+    number = float(text)
+    if math.isnan(number):
+        raise ValueError(text)
+    return number
+
+
+def _read_bool(text: str) -> bool:
+    for value, words in ((True, ("true", "yes", "1")), (False, ("false", "no", "0"))):
+        if text.lower() in words:
+            return value
+    raise ValueError(text)
+
+
+def _read_none(text: str) -> None:
+    if text.lower() != "none":
+        raise ValueError(text)
+
+
+def _read_union(text: str, parts: tuple[Any, ...]) -> Any:
+    # None first, or the text "none" would be taken as a string where the other part is one.
+    for part in sorted(parts, key=lambda part: part is not types.NoneType):
+        try:
+            return read_value(text, part)
+        except ValueError:
+            continue
+    raise ValueError(text)
+
+
+def _read_tuple(text: str, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    items = [item for item in text.strip().strip("()").split(",") if item.strip()]
+    kinds = [parts[0]] * len(items) if parts[-1] is Ellipsis else list(parts)
+    if len(kinds) != len(items):
+        raise ValueError(text)
+    return tuple(read_value(item, kind) for item, kind in zip(items, kinds, strict=True))
+
+
+def _read_choice(text: str, choices: tuple[Any, ...]) -> Any:
+    for choice in choices:
+        if str(choice) == text.strip():
+            return choice
+    raise ValueError(text)
+
+
+_READERS: dict[Any, Callable[[str], Any]] = {
+    int: _read_int,
+    float: _read_float,
+    bool: _read_bool,
+    str: str,
+    types.NoneType: _read_none,
+}
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", types.NoneType: "none"}
