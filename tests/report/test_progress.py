@@ -31,7 +31,6 @@ def test_plain_lines_are_few_and_include_the_last():
             display(make_update(iteration))
     lines = stream.getvalue().splitlines()
     assert lines == [
-        "ppo  compiling",
         "ppo  1,000 steps  10 k steps/s  return 250.0  2 episodes  0:00:10 left",
         "ppo  100,000 steps  10 k steps/s  return 250.0  200 episodes  0:00:00 left",
     ]
@@ -48,6 +47,9 @@ def test_the_live_line_ends_at_the_last_update(monkeypatch):
     assert "100,000 steps  10 k steps/s  return 250.0  6 episodes  0:00:00 left" in stream.getvalue()
 
 
-def test_an_error_passes_through():
-    with pytest.raises(ValueError, match="boom"), progress("ppo", stream=Terminal()):
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
+def test_an_error_before_the_first_update_passes_through_and_leaves_no_line(stream, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    with pytest.raises(ValueError, match="boom"), progress("ppo", stream=stream):
         raise ValueError("boom")
+    assert "ppo" not in stream.getvalue().rpartition("\x1b[2K")[2]

@@ -50,6 +50,7 @@ class LiveProgress:
         )
         self._bar = Bar(*columns, console=console, refresh_per_second=4)
         self._task = self._bar.add_task(title, total=None, status="compiling")
+        self._started = False
         self._returns = Returns()
 
     def __enter__(self) -> Self:
@@ -57,11 +58,14 @@ class LiveProgress:
         return self
 
     def __call__(self, update: Update) -> None:
+        self._started = True
         self._returns(update)
         text = status(update, self._returns)
         self._bar.update(self._task, total=update.iterations, completed=update.iteration, status=text)
 
     def __exit__(self, *error: object) -> None:
+        # A run that was refused before it began leaves only its error on the screen.
+        self._bar.update(self._task, visible=self._started)
         self._bar.stop()
 
 
@@ -74,20 +78,16 @@ class PlainProgress:
         self._next = 0.0
 
     def __enter__(self) -> Self:
-        self._print("compiling")
         return self
 
     def __call__(self, update: Update) -> None:
         self._returns(update)
         if time.monotonic() >= self._next or update.iteration == update.iterations:
             self._next = time.monotonic() + self._every
-            self._print(status(update, self._returns))
+            print(f"{self._title}  {status(update, self._returns)}", file=self._stream, flush=True)
 
     def __exit__(self, *error: object) -> None:
-        self._stream.flush()
-
-    def _print(self, text: str) -> None:
-        print(f"{self._title}  {text}", file=self._stream, flush=True)
+        pass
 
 
 def status(update: Update, returns: Returns) -> str:

@@ -1,0 +1,84 @@
+"""A run from one call: what it returns, what it leaves behind, what it says."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from weft.algos import ALGOS
+from weft.errors import WeftError
+from weft.report.params import load_params
+from weft.run import solved_at, summarise, summary_record, train
+
+A2C = ALGOS["a2c"]
+ENV = "gymnax:CartPole-v1"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """One short run of A2C and the updates that it gave."""
+    updates = []
+    out = tmp_path_factory.mktemp("runs") / "run"
+    algo = A2C(num_envs=4, horizon=8)
+    return train(algo, ENV, steps=4 * 8 * 20, seed=3, out=out, quiet=True, observers=[updates.append]), updates
+
+
+def test_the_folder_holds_the_run(finished):
+    result, _ = finished
+    config = json.loads((result.out / "config.json").read_text())
+    assert (config["algo"], config["env"], config["layout"]) == ("a2c", ENV, "fused")
+    assert (config["seed"], config["steps"], config["config"]["horizon"]) == (3, 640, 8)
+    rows = [json.loads(line) for line in (result.out / "metrics.jsonl").read_text().splitlines()]
+    assert [row["iteration"] for row in rows] == list(range(1, 21))
+    assert rows[-1]["steps"] == result.steps == 640
+    assert len(list(result.out.glob("events.out.tfevents.*"))) == 1
+
+
+def test_the_saved_parameters_are_the_last_ones(finished):
+    result, _ = finished
+    loaded = load_params(result.out / "params.safetensors", like=result.state.net)
+    equal = jax.tree.map(lambda a, b: np.array_equal(np.asarray(a), np.asarray(b)), loaded, result.state.net)
+    assert all(jax.tree.leaves(equal))
+
+
+def test_observers_see_every_iteration(finished):
+    result, updates = finished
+    assert sum(len(update.metrics["episode_return"][0]) for update in updates) == result.iterations == 20
+    assert updates[-1].iteration == 20
+
+
+def test_the_record_is_one_json_object(finished):
+    result, _ = finished
+    record = json.loads(json.dumps(summary_record(result), allow_nan=False))
+    assert set(record) == {
+        *("algo", "env", "layout", "engine", "seed", "steps", "iterations"),
+        *("wall_s", "compile_s", "steps_per_s", "episodes", "return_mean", "out"),
+    }
+    assert (record["algo"], record["layout"], record["engine"]) == ("a2c", "fused", "local")
+    assert record["episodes"] > 0 and record["return_mean"] > 0 and record["steps_per_s"] > 0
+
+
+def test_the_summary_says_whether_it_is_solved(finished):
+    result, _ = finished
+    assert "not solved (475 or more)" in summarise(result)
+    assert ": solved (475" in summarise(dataclasses.replace(result, return_mean=480.0))
+    assert "no episode finished" in summarise(dataclasses.replace(result, return_mean=None, episodes=0))
+    assert "solved" not in summarise(dataclasses.replace(result, env="gymnax:Pendulum-v1"))
+    assert str(result.out) in summarise(result)
+
+
+def test_a_return_that_is_not_a_number_is_null(finished):
+    assert summary_record(dataclasses.replace(finished[0], return_mean=float("nan")))["return_mean"] is None
+
+
+def test_a_refused_run_leaves_nothing(tmp_path):
+    with pytest.raises(WeftError, match="CartPole-v1"):
+        train(A2C(), "gymnax:CartPol-v1", out=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_thresholds_come_from_gymnasium():
+    assert solved_at("gymnax:CartPole-v1") == 475
+    assert solved_at("gymnax:Nothing-v9") is None

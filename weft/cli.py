@@ -1,0 +1,202 @@
+"""The command line: `weft train`, `check`, `graph`, and lists of what there is.
+
+Whatever a user can get wrong ends with one line on standard error and exit code 2, never with a traceback.
+"""
+
+import argparse
+import importlib
+import inspect
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from weft import envs
+from weft.algorithm import Algorithm
+from weft.algos import ALGOS
+from weft.errors import WeftError, unknown
+from weft.graph.printer import render
+from weft.layout.catalogue import LAYOUTS, parse
+from weft.run import DEFAULT_STEPS, summarise, summary_record, train
+from weft.runtime.check import check
+from weft.settings import configure, read_value
+from weft.version import VERSION
+
+LARGEST_SEED = 2**32 - 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code is 0, 1 (a check that found a difference), 2 (misuse) or 130 (interrupted)."""
+    try:
+        args = _parser().parse_args(argv)
+        code = args.command(args)
+        sys.stdout.flush()
+        return code
+    except WeftError as error:
+        print(f"weft: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("weft: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader (`| head`) has seen enough; Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def load_algorithm(name: str) -> type[Algorithm]:
+    """The algorithm class that a registry name or `module:Class` stands for."""
+    if ":" not in name:
+        if name not in ALGOS:
+            raise unknown("algorithm", name, ALGOS)
+        return ALGOS[name]
+    module_name, _, class_name = name.partition(":")
+    found = vars(_import(module_name))
+    if class_name not in found:
+        raise unknown(f"class in {module_name}", class_name, [key for key, value in found.items() if _is_algo(value)])
+    if not _is_algo(found[class_name]):
+        raise WeftError(f"{name} is not an algorithm: it must be a subclass of weft.Algorithm")
+    return found[class_name]
+
+
+def _train(args: argparse.Namespace) -> int:
+    settings = {name: getattr(args, name) for name in ("layout", "engine", "steps", "seed", "out")}
+    result = train(_algorithm(args), args.env, **settings)
+    print(json.dumps(summary_record(result)) if args.json else summarise(result))
+    return 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    layout = parse(args.layout)
+    found = check(_algorithm(args), args.env, layout=layout, iterations=args.iterations, seed=args.seed)
+    print("identical" if found.identical else found.table())
+    return 0 if found.identical else 1
+
+
+def _graph(args: argparse.Namespace) -> int:
+    print(render(_algorithm(args), args.env, parse(args.layout), args.format))
+    return 0
+
+
+def _algos(args: argparse.Namespace) -> int:
+    return _list({name: _first_line(kind) for name, kind in ALGOS.items()})
+
+
+def _layouts(args: argparse.Namespace) -> int:
+    def usage(name: str) -> str:
+        options = inspect.signature(LAYOUTS[name]).parameters.values()
+        return name + (":" if options else "") + ",".join(f"{option.name}={option.default}" for option in options)
+
+    return _list({usage(name): _first_line(layout) for name, layout in LAYOUTS.items()})
+
+
+def _envs(args: argparse.Namespace) -> int:
+    return _list(envs.available())
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports misuse like any other error of the user's, in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise WeftError(f"{message} (see {self.prog} --help)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="weft", description="Distributed reinforcement learning: one loop, any layout.")
+    parser.add_argument("--version", action="version", version=f"weft {VERSION}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_train(commands)
+    _add_check(commands)
+    _add_graph(commands)
+    for name, command in (("algos", _algos), ("layouts", _layouts), ("envs", _envs)):
+        listing = commands.add_parser(name, help=f"list the {name}, one line each")
+        listing.set_defaults(command=command)
+    return parser
+
+
+def _add_train(commands: Any) -> None:
+    parser = _add_program(commands, "train", _train, about="train an algorithm on an environment")
+    parser.add_argument("--layout", default="fused", metavar="NAME[:k=v,...]", help="who runs what (default: fused)")
+    parser.add_argument("--engine", default="local", help="what runs the roles (default: local)")
+    parser.add_argument(
+        "--steps", type=_count, default=DEFAULT_STEPS, help="environment steps in all (default: 500000)"
+    )
+    parser.add_argument("--seed", type=_seed, default=0, help="a whole number (default: 0)")
+    parser.add_argument("--out", metavar="DIR", help="the run's folder (default: runs/<algo>-<env>-<time>)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line of standard output")
+
+
+def _add_check(commands: Any) -> None:
+    parser = _add_program(commands, "check", _check, about="compare a layout with the fused program, bit for bit")
+    parser.add_argument("--layout", required=True, metavar="NAME[:k=v,...]", help="the layout to compare")
+    parser.add_argument("--iterations", type=_count, default=10, help="how many to run (default: 10)")
+    parser.add_argument("--seed", type=_seed, default=0, help="a whole number (default: 0)")
+
+
+def _add_graph(commands: Any) -> None:
+    parser = _add_program(commands, "graph", _graph, about="print the roles, what each runs, and what crosses")
+    parser.add_argument(
+        "--layout", default="fused", metavar="NAME[:k=v,...]", help="the layout to draw (default: fused)"
+    )
+    parser.add_argument("--format", choices=("text", "mermaid", "json"), default="text", help="(default: text)")
+
+
+def _add_program(commands: Any, name: str, command: Any, *, about: str) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=about, description=about.capitalize() + ".", allow_abbrev=False)
+    parser.add_argument("algo", metavar="ALGO", help="a name from `weft algos`, or your own as module:Class")
+    parser.add_argument("env", metavar="ENV", help="a name from `weft envs`")
+    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="field=value", help="settings of ALGO")
+    parser.set_defaults(command=command)
+    return parser
+
+
+def _algorithm(args: argparse.Namespace) -> Algorithm:
+    return configure(load_algorithm(args.algo), args.set)
+
+
+def _import(module_name: str) -> Any:
+    if not all(part.isidentifier() for part in module_name.split(".")):
+        raise WeftError(f"{module_name!r} is not a module's name: give your own algorithm as module:Class")
+    # As `python -m` does: a user's own file in the current folder can be named.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise
+        raise WeftError(f"no module named {module_name!r} here or among the installed ones") from None
+
+
+def _is_algo(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Algorithm)
+
+
+def _count(text: str) -> int:
+    return _whole(text, least=1, most=2**63)
+
+
+def _seed(text: str) -> int:
+    return _whole(text, least=0, most=LARGEST_SEED)
+
+
+def _whole(text: str, *, least: int, most: int) -> int:
+    try:
+        number = read_value(text, int)
+    except ValueError:
+        number = least - 1
+    if not least <= number <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
+    return number
+
+
+def _list(lines: Mapping[str, str]) -> int:
+    width = max(map(len, lines), default=0)
+    for name, line in lines.items():
+        print(f"{name:<{width}}  {line}")
+    return 0
+
+
+def _first_line(documented: Any) -> str:
+    return (inspect.getdoc(documented) or "").partition("\n")[0]

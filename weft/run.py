@@ -1,0 +1,94 @@
+"""A whole run from one call: train, show how it goes, keep what it measured and learned.
+
+`weft.train` is the driver with the usual observers around it. Who wants other observers, or none, calls
+`weft.runtime.driver.train` itself.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+from weft.algorithm import Algorithm
+from weft.layout.layout import Layout
+from weft.report.files import PARAMS, RunFolder, choose_folder, describe_run
+from weft.report.params import save_params
+from weft.report.progress import progress, rate
+from weft.report.update import Observer
+from weft.runtime import driver
+from weft.runtime.driver import Result
+
+DEFAULT_STEPS = 500_000
+
+
+def train(
+    algo: Algorithm,
+    env: str,
+    *,
+    layout: Layout | str | None = None,
+    engine: str = "local",
+    steps: int = DEFAULT_STEPS,
+    seed: int = 0,
+    out: str | Path | None = None,
+    quiet: bool = False,
+    observers: Sequence[Observer] = (),
+) -> Result:
+    """Train `algo` on `env` under `layout`; the run's files go to `out`, or to a new folder under `runs`."""
+    run: dict[str, Any] = {"layout": layout or "fused", "engine": engine, "steps": steps, "seed": seed}
+    name = type(algo).__name__.lower()
+    path = choose_folder(out, algo=name, env=env)
+    with ExitStack() as stack:
+        folder = stack.enter_context(closing(RunFolder(path, describe_run(name, algo, env=env, **run))))
+        displays = [] if quiet else [stack.enter_context(progress(f"{name} {env}"))]
+        result = driver.train(algo, env, **run, observers=[folder, *displays, *observers])
+    save_params(path / PARAMS, getattr(result.state, "net", result.state))
+    return dataclasses.replace(result, out=path)
+
+
+def summarise(result: Result) -> str:
+    """A finished run, for people: how well it does, how fast it was, where its files are."""
+    times = f"{result.wall_s:.1f} s in all, {result.compile_s:.1f} s of it compiling"
+    lines = {
+        "return": _return_line(result),
+        "steps": f"{result.steps:,} in {result.iterations:,} iterations",
+        "speed": f"{rate(result.steps_per_s)} steps/s ({times})",
+        "files": str(result.out),
+    }
+    return "\n".join(f"{name:<8}{line}" for name, line in lines.items())
+
+
+def summary_record(result: Result) -> dict[str, Any]:
+    """A finished run as one JSON object: every field but the state, with no number that JSON lacks."""
+    record = {field.name: getattr(result, field.name) for field in dataclasses.fields(result) if field.name != "state"}
+    return {name: _plain(value) for name, value in record.items()}
+
+
+def solved_at(env: str) -> float | None:
+    """The return at which Gymnasium calls an environment of this name solved, if it says.
+
+    >>> solved_at("gymnax:CartPole-v1"), solved_at("gymnax:Pendulum-v1"), solved_at("gymnax:Pong-misc")
+    (475.0, None, None)
+    """
+    spec = gym.registry.get(env.rpartition(":")[2])
+    return spec.reward_threshold if spec else None
+
+
+def _return_line(result: Result) -> str:
+    if result.return_mean is None:
+        return "none: no episode finished"
+    line = f"{result.return_mean:.1f}, the mean of the last {min(result.episodes, 100)} of {result.episodes:,} episodes"
+    threshold = solved_at(result.env)
+    if threshold is None:
+        return line
+    verdict = "solved" if result.return_mean >= threshold else "not solved"
+    return f"{line}: {verdict} ({threshold:g} or more)"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, int | float | str | None) else str(value)
