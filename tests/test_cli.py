@@ -131,6 +131,11 @@ def test_version(capsys):
     assert caught.value.code == 0 and capsys.readouterr().out.startswith("weft ")
 
 
+def test_it_runs_as_a_module():
+    done = subprocess.run([sys.executable, "-m", "weft", "train"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and done.stderr.startswith("weft: error: ") and done.stderr.count("\n") == 1
+
+
 def test_a_reader_that_leaves_early_is_no_error():
     command = f"{sys.executable} -c 'import sys; from weft.cli import main; sys.exit(main([\"envs\"]))' | head -n 1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=120)

@@ -23,7 +23,19 @@ from weft.runtime.check import check
 from weft.settings import configure, read_value
 from weft.version import VERSION
 
+INTERRUPTED = 130
 LARGEST_SEED = 2**32 - 1
+
+
+def console() -> NoReturn:
+    """The `weft` command: `main`, and an end to the process that suits its outcome."""
+    code = main()
+    if code == INTERRUPTED:
+        # XLA may still be at work in threads of its own, and crashes when the interpreter is torn down under it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         print("weft: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader (`| head`) has seen enough; Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
