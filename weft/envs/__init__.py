@@ -1,6 +1,6 @@
 """Environments by name: `make("gymnax:CartPole-v1", num_envs=16)`.
 
-A spec is `family:id`. A family is one module here with two functions, `make(id, num_envs)` and `available()`; adding one
+A spec is `family:id`. A family is a module here with two functions, `make(id, num_envs)` and `available()`; adding one
 is one entry in `FAMILIES`. Modules are imported when first asked for, so that nothing happens for a family not used.
 """
 

@@ -1,4 +1,4 @@
-"""The losses of policy-gradient methods. Each term is a `Mean` over the valid rows: what is minimised is what is reported."""
+"""Losses of policy-gradient methods. Each term is a `Mean` over valid rows: what is minimised is what is reported."""
 
 from typing import Any
 

@@ -35,8 +35,8 @@ def rollout(
 ) -> tuple[Any, Any, Transition]:
     """Step every environment `length` times: the environments' state, the observations to go on from, the trajectory.
 
-    `act(obs, noise)` gives an action and what to remember with it. Its `noise` leads with time: it is drawn for all steps
-    at once (or is one key per step), so that the loop itself holds as little work as can be.
+    `act(obs, noise)` gives an action and what to remember with it. Its `noise` leads with time: it is drawn for all
+    steps at once (or is one key per step), so that the loop itself holds as little work as can be.
     """
 
     def tick(carry: tuple[Any, Any], now: tuple[Any, jax.Array]) -> tuple[tuple[Any, Any], Transition]:

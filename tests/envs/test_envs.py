@@ -1,0 +1,30 @@
+import gymnax
+import pytest
+
+from weft.envs import available, make
+from weft.errors import WeftError
+
+
+@pytest.mark.parametrize(
+    ("spec", "hint"),
+    [
+        ("gymnax:CartPole-v0", "'CartPole-v1'"),
+        ("gymnx:CartPole-v1", "'gymnax'"),
+        ("CartPole-v1", "'gymnax:CartPole-v1'"),
+        ("gymnax:MNISTBandit-bsuite", "'SimpleBandit-bsuite'"),
+    ],
+)
+def test_a_wrong_name_is_refused_with_the_nearest(spec, hint):
+    with pytest.raises(WeftError, match=hint):
+        make(spec, 1)
+
+
+def test_at_least_one_environment_is_needed():
+    with pytest.raises(WeftError, match="num_envs is 0"):
+        make("gymnax:CartPole-v1", 0)
+
+
+def test_all_that_gymnax_registers_is_available_but_what_needs_a_network():
+    known = {f"gymnax:{env_id}" for env_id in gymnax.registered_envs}
+    assert known - set(available()) == {"gymnax:MNISTBandit-bsuite"}
+    assert all(line and "\n" not in line for line in available().values())
