@@ -1,0 +1,206 @@
+"""From a jaxpr and a placement to a graph: every fragment call gets its role, and what no role may cut stays whole.
+
+The rules, for each equation:
+
+- no fragment in it: glue, run by whoever needs its result;
+- a fragment that the layout names, or a loop or branch all of whose fragments one role runs: one node of that role;
+- a fragment that the layout does not name but whose inner fragments it does: its body stands in line in its place;
+- a loop with fragments of several roles: a node with a body, which each of those roles runs in its own projection;
+- a `cond` or `while` over several roles: refused.
+
+A merge over the replicas of a role is an exchange too: what holds one, in a role that has replicas, is opened in the
+same way, and its equations stay with that role.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+
+from weft.errors import WeftError, unknown
+from weft.graph.graph import Graph, Node, Value
+from weft.graph.marks import Mark, mark_of, marks_in, placed_as
+from weft.graph.trace import Trace
+from weft.layout.layout import Layout
+
+
+def build(trace: Trace, layout: Layout) -> Graph:
+    """The graph of a traced loop, with the layout's roles on its nodes."""
+    known = {mark.name for eqn in trace.jaxpr.eqns for mark in marks_in(eqn) if mark.kind == "fragment"}
+    _check_names(layout, known)
+    inputs = tuple(Value(aval, name) for aval, name in zip(trace.jaxpr.in_avals, trace.state_names, strict=True))
+    lift = _Lift(layout)
+    outputs = lift.closed(trace.jaxpr, inputs, owner=None)
+    return Graph(inputs, tuple(lift.nodes), outputs)
+
+
+@dataclass
+class _Lift:
+    """Collects the nodes of one scope while its jaxpr is read."""
+
+    layout: Layout
+    path: str = ""
+    nodes: list[Node] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    sources: dict[Value, frozenset[str]] = field(default_factory=dict)
+
+    def closed(self, closed: Any, inputs: Sequence[Value], owner: str | None) -> tuple[Value, ...]:
+        """Read a closed jaxpr into this scope: its equations run on `owner` if there is one."""
+        env = dict(zip(closed.jaxpr.invars, inputs, strict=True))
+        env |= {var: _const(const) for var, const in zip(closed.jaxpr.constvars, closed.consts, strict=True)}
+
+        def read(atom: Any) -> Value:
+            return _const(atom.val, atom.aval) if isinstance(atom, jex.Literal) else env[atom]
+
+        for eqn in closed.jaxpr.eqns:
+            outputs = self.equation(eqn, tuple(read(atom) for atom in eqn.invars), owner)
+            env.update(zip(eqn.outvars, outputs, strict=True))
+        return tuple(read(atom) for atom in closed.jaxpr.outvars)
+
+    def equation(self, eqn: Any, inputs: tuple[Value, ...], owner: str | None) -> tuple[Value, ...]:
+        mark, roles = mark_of(eqn), self.roles(eqn, owner)
+        if not roles and any(inner.kind == "merge" for inner in marks_in(eqn)):
+            owner = self.maker(inputs)
+            roles = frozenset({owner} if owner else ())
+        if not roles:
+            return self.add("glue", eqn.primitive.name, eqn, inputs)
+        if len(roles) == 1 and not self.exchanges(eqn, roles):
+            return self.whole(mark, eqn, inputs, *roles, owner)
+        if mark and mark.kind == "merge":
+            return self.add("merge", mark.name, eqn, inputs, role=owner, key=self.key("all_" + mark.name))
+        if eqn.primitive.name in ("jit", "pjit"):
+            return self.opened(mark, eqn, inputs, owner)
+        if eqn.primitive.name == "scan":
+            return self.loop(eqn, inputs, owner)
+        raise _uncuttable(eqn, roles)
+
+    def whole(self, mark: Mark | None, eqn: Any, inputs: Any, role: str, owner: str | None) -> tuple[Value, ...]:
+        """A node that one role runs as it is."""
+        if owner is not None:
+            return self.add("glue", eqn.primitive.name, eqn, inputs, role=role)
+        if mark is None and eqn.primitive.name in ("jit", "pjit"):
+            return self.closed(eqn.params["jaxpr"], inputs, owner)
+        kind, name = ("fragment", mark.name) if mark else ("loop", eqn.primitive.name)
+        return self.add(kind, name, eqn, inputs, role=role, key=self.key(name))
+
+    def opened(self, mark: Mark | None, eqn: Any, inputs: Any, owner: str | None) -> tuple[Value, ...]:
+        """A call whose body stands in line; if one role runs it, a closing node names its results."""
+        role = self.place(mark) if mark and owner is None else owner
+        outputs = self.closed(eqn.params["jaxpr"], inputs, role)
+        if mark is None or owner is not None or role is None:
+            return outputs
+        return self.add("fragment", mark.name, eqn, outputs, role=role, key=self.key(mark.name), inline=True)
+
+    def loop(self, eqn: Any, inputs: Any, owner: str | None) -> tuple[Value, ...]:
+        """A loop that several parties run together, each its own part of the body."""
+        key = self.key("loop")
+        body = _Lift(self.layout, path=key + "/")
+        avals = eqn.params["jaxpr"].in_avals
+        body_inputs = tuple(Value(aval, value.name) for aval, value in zip(avals, inputs, strict=True))
+        outputs = body.closed(eqn.params["jaxpr"], body_inputs, owner)
+        graph = Graph(body_inputs, tuple(body.nodes), outputs)
+        return self.add("loop", "loop", eqn, inputs, role=owner, key=key, body=graph, names=[v.name for v in outputs])
+
+    def maker(self, inputs: Any) -> str | None:
+        """Who merges values outside any fragment: the role that made them, if it has replicas to merge over."""
+        makers = self.made_by(inputs) or frozenset({self.layout.roles[0].name} if len(self.layout.roles) == 1 else ())
+        replicated = sorted(role for role in makers if self.layout.role(role).replicas > 1)
+        if len(replicated) > 1:
+            raise WeftError(
+                f"one merge over the replicas of several roles ({', '.join(replicated)}): merge what each made apart"
+            )
+        return next(iter(replicated), None)
+
+    def made_by(self, values: Any) -> frozenset[str]:
+        return frozenset().union(*(self.sources.get(value, frozenset()) for value in values))
+
+    def add(self, kind: Any, name: str, eqn: Any, inputs: Any, **options: Any) -> tuple[Value, ...]:
+        """Append a node and give its results, named for the fragment and its result's path where there is one."""
+        inline = options.pop("inline", False)
+        names = options.pop("names", None) or _result_names(name, eqn, [value.name for value in inputs])
+        outputs = tuple(Value(var.aval, label) for var, label in zip(eqn.outvars, names, strict=True))
+        node = Node(kind, name, inputs, outputs, None if inline else eqn, **options)
+        self.nodes.append(node)
+        self.sources |= dict.fromkeys(outputs, frozenset({node.role}) if node.role else self.made_by(inputs))
+        return outputs
+
+    def key(self, name: str) -> str:
+        self.counts[name] += 1
+        count = self.counts[name]
+        return self.path + name + (f"#{count}" if count > 1 else "")
+
+    def roles(self, eqn: Any, owner: str | None) -> frozenset[str]:
+        """The roles that run the fragments of an equation, by the outermost names that the layout places."""
+        if owner is not None:
+            return frozenset({owner})
+        mark = mark_of(eqn)
+        if mark and mark.kind == "fragment" and (role := self.place(mark)):
+            if placed_as(mark.name, self.layout.placement) or not self.named_inside(eqn):
+                return frozenset({role})
+        inner = frozenset().union(
+            *(self.roles(e, None) for part in jex.jaxprs_in_params(eqn.params) for e in part.eqns)
+        )
+        if mark and mark.kind == "fragment" and not inner:
+            raise WeftError(
+                f"no role runs the fragment {mark.name!r}: add it to a role's runs (the layout is {self.layout}), "
+                "or let a role run '*', whatever is not named"
+            )
+        return inner
+
+    def place(self, mark: Mark) -> str | None:
+        """The role of a fragment by name, or the one that runs all the rest."""
+        return placed_as(mark.name, self.layout.placement) or self.layout.placement.get("*")
+
+    def named_inside(self, eqn: Any) -> bool:
+        names = {mark.name for mark in marks_in(eqn) if mark.kind == "fragment"} - {mark_of(eqn).name}
+        return any(placed_as(name, self.layout.placement) for name in names)
+
+    def exchanges(self, eqn: Any, roles: frozenset[str]) -> bool:
+        """Whether running an equation involves other replicas."""
+        replicated = any(self.layout.role(role).replicas > 1 for role in roles)
+        return replicated and any(mark.kind == "merge" for mark in marks_in(eqn))
+
+
+def _const(value: Any, aval: Any = None) -> Value:
+    return Value(jax.typeof(value) if aval is None else aval, "constant", value)
+
+
+def _result_names(name: str, eqn: Any, inputs: Sequence[str]) -> list[str]:
+    """`env[1].reward` for a result of a fragment, by its path in what the fragment returned; a loop keeps such names."""
+    if eqn.primitive.name == "scan":
+        body = eqn.params["jaxpr"].jaxpr
+        names = dict(zip(body.invars, inputs, strict=True))
+        for inner in body.eqns:
+            mark = mark_of(inner)
+            labels = _result_names(mark.name if mark else name, inner, [_name(names, atom) for atom in inner.invars])
+            names |= dict(zip(inner.outvars, labels, strict=True))
+        return [_name(names, atom) for atom in body.outvars]
+    info = getattr(getattr(eqn.params.get("jaxpr"), "jaxpr", None), "debug_info", None)
+    paths = getattr(info, "result_paths", None) or ()
+    if len(paths) != len(eqn.outvars):
+        paths = [""] * len(eqn.outvars)
+    return [name + str(path).removeprefix("result") for path in paths]
+
+
+def _name(names: dict[Any, str], atom: Any) -> str:
+    return "constant" if isinstance(atom, jex.Literal) else names.get(atom, "constant")
+
+
+def _check_names(layout: Layout, known: set[str]) -> None:
+    for role in layout.roles:
+        for name in role.runs:
+            if name != "*" and not any(f"{fragment}.".startswith(f"{name}.") for fragment in known):
+                raise unknown(f"fragment of role {role.name!r}", name, known)
+
+
+def _uncuttable(eqn: Any, roles: frozenset[str]) -> WeftError:
+    names = sorted({mark.name for mark in marks_in(eqn) if mark.kind == "fragment"})
+    what = eqn.primitive.name
+    who = f"the roles {', '.join(sorted(roles))}" if len(roles) > 1 else f"replicas of {next(iter(roles))}"
+    return WeftError(
+        f"a `{what}` spans {who} (it holds {', '.join(names) or 'a merge'}), and only a loop by `lax.scan` can be cut: "
+        f"move the `{what}` inside a fragment, or run {' and '.join(names) or 'it'} on one role without replicas"
+    )

@@ -1,0 +1,71 @@
+"""Recognising in a jaxpr what `weft.fragment` marked.
+
+Names may be dotted: whoever places `env` places `env.episodes` too, unless that is placed apart.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax.extend.core as jex
+
+from weft.fragment import FRAGMENT, MERGE, REPLICA
+
+
+class Mark(NamedTuple):
+    """A marked call: of a fragment with its name, of a merge with its operation, or of `replica`."""
+
+    kind: str
+    name: str
+
+
+def mark_of(eqn: Any) -> Mark | None:
+    """The mark that an equation carries, if any."""
+    label = eqn.params.get("name", "") if eqn.primitive.name in ("jit", "pjit") else ""
+    if label.startswith(FRAGMENT):
+        return Mark("fragment", label.removeprefix(FRAGMENT))
+    if label.startswith(MERGE):
+        return Mark("merge", label.removeprefix(MERGE))
+    return Mark("replica", "") if label == REPLICA else None
+
+
+def marks_in(eqn: Any) -> frozenset[Mark]:
+    """Every mark on an equation and anywhere inside it."""
+    own = mark_of(eqn)
+    inner = frozenset().union(*(_marks_of_jaxpr(jaxpr) for jaxpr in jex.jaxprs_in_params(eqn.params)))
+    return inner | {own} if own else inner
+
+
+def placed_as(name: str, placement: Mapping[str, str]) -> str | None:
+    """The role that runs a fragment: by its own name, or by the longest dotted prefix of it that is placed."""
+    while name:
+        if name in placement:
+            return placement[name]
+        name = name.rpartition(".")[0]
+    return None
+
+
+def calls(jaxpr: Any, name: str) -> int:
+    """How often one run of a jaxpr calls the fragment `name`; loops count by their length."""
+    return sum(times for mark, times in _marks_with_times(jaxpr, 1) if mark == Mark("fragment", name))
+
+
+def closed_parts(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The parameters of an equation that hold closed jaxprs, as (name, jaxpr or tuple of them)."""
+    for key, value in params.items():
+        if isinstance(value, jex.ClosedJaxpr | jex.Jaxpr) or isinstance(value, tuple) and value and all(isinstance(item, jex.ClosedJaxpr) for item in value):
+            yield key, value
+
+
+@cache
+def _marks_of_jaxpr(jaxpr: Any) -> frozenset[Mark]:
+    return frozenset().union(*(marks_in(eqn) for eqn in jaxpr.eqns))
+
+
+def _marks_with_times(jaxpr: Any, times: int) -> Iterator[tuple[Mark, int]]:
+    for eqn in jaxpr.eqns:
+        if mark := mark_of(eqn):
+            yield mark, times
+        inner = times * eqn.params["length"] if eqn.primitive.name == "scan" else times
+        for part in jex.jaxprs_in_params(eqn.params):
+            yield from _marks_with_times(part, inner)

@@ -1,0 +1,107 @@
+"""From an algorithm to the jaxpr of its training loop, with names for what goes in and out.
+
+What is traced is the loop itself, `length` iterations as one `lax.scan` over the state: a role that runs all of it then
+runs it as one XLA program, and one that runs a part of it runs its part of the same loop.
+"""
+
+import functools
+from dataclasses import dataclass, fields
+from typing import Any
+
+import jax
+from jax import lax
+from jax.tree_util import keystr, tree_flatten_with_path
+
+from weft.algorithm import Algorithm
+from weft.envs.timestep import Env
+from weft.errors import WeftError
+from weft.graph.marks import calls
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """A traced loop: the state's leaves come first among its outputs, stacked metrics follow."""
+
+    jaxpr: Any
+    state_names: tuple[str, ...]
+    state_avals: tuple[Any, ...]
+    metric_names: tuple[str, ...]
+    state_tree: Any
+    metric_tree: Any
+    batch: int
+    length: int
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Environment steps in one iteration, over all environments of this trace."""
+        return self.batch * calls(self.jaxpr.jaxpr, "env") // self.length
+
+
+def trace(algo: Algorithm, env: Env, length: int = 1) -> Trace:
+    """Trace `length` iterations of an algorithm on an environment."""
+    state = jax.eval_shape(functools.partial(algo.init, env), jax.eval_shape(lambda: jax.random.key(0)))
+    step = functools.partial(algo.step, env)
+    _, metrics = _check_step(step, state)
+    jaxpr = jax.make_jaxpr(lambda s: lax.scan(lambda carry, _: step(carry), s, length=length))(state)
+    state_paths, state_tree = tree_flatten_with_path(state)
+    metric_paths, metric_tree = tree_flatten_with_path(metrics)
+    return Trace(
+        jaxpr=jaxpr,
+        state_names=tuple("state" + keystr(path) for path, _ in state_paths),
+        state_avals=tuple(leaf for _, leaf in state_paths),
+        metric_names=tuple("metrics" + keystr(path) for path, _ in metric_paths),
+        state_tree=state_tree,
+        metric_tree=metric_tree,
+        batch=env.num_envs,
+        length=length,
+    )
+
+
+def recording(algo: Algorithm) -> tuple[Algorithm, set[str]]:
+    """A copy of an algorithm that notes which of its settings are read."""
+    reads: set[str] = set()
+    names = {field.name for field in fields(algo)}
+    kind = type(algo)
+
+    def read(self: Any, name: str) -> Any:
+        if name in names:
+            reads.add(name)
+        return kind.__getattribute__(self, name)
+
+    # Identity, not equality: a fragment traced for an equal algorithm would otherwise be found in a cache and read nothing.
+    copy_type = type(
+        kind.__name__, (kind,), {"__getattribute__": read, "__eq__": object.__eq__, "__hash__": object.__hash__}
+    )
+    copy = object.__new__(copy_type)
+    for name in names:
+        object.__setattr__(copy, name, getattr(algo, name))
+    return copy, reads
+
+
+def refuse_unread(algo: Algorithm, reads: set[str]) -> None:
+    """Fail if a setting was given another value than its default and then never read."""
+    for field in fields(algo):
+        if field.name not in reads and field.name != "num_envs" and getattr(algo, field.name) != field.default:
+            raise WeftError(
+                f"{type(algo).__name__} never read its setting {field.name}={getattr(algo, field.name)!r}: "
+                "with the other settings as they are it has no effect; leave it out"
+            )
+
+
+def _check_step(step: Any, state: Any) -> tuple[Any, Any]:
+    """Fail with the leaf's name where one iteration does not give back a state of the same shapes and types."""
+    result = jax.eval_shape(step, state)
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise WeftError(f"step must return (state, metrics), but it returned {type(result).__name__}")
+    before, after = tree_flatten_with_path(state), tree_flatten_with_path(result[0])
+    if before[1] != after[1]:
+        raise WeftError(
+            f"step must return a state of the structure init made:\n  {before[1]}\nbut it made\n  {after[1]}"
+        )
+    for (path, old), (_, new) in zip(before[0], after[0], strict=True):
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            raise WeftError(
+                f"state{keystr(path)} is {old.dtype}{list(old.shape)} before step and {new.dtype}{list(new.shape)} after: "
+                "an iteration must keep every leaf's shape and type"
+            )
+    return result

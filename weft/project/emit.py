@@ -1,0 +1,325 @@
+"""From a graph and its needs to one role's program.
+
+A role goes through the global program in order and keeps its own part: what it runs, and the glue that it needs, put off
+until something of its own uses it. A value from elsewhere is received when first used. Sends wait until the role is about
+to receive (or merge, or loop): then all that is due to one receiver goes as one message, and everything in between is one
+run of device code.
+
+Why no deadlock: order all messages by the place of their sender's flush in the global program. A role waits only for a
+message whose values were made earlier in that order than anything the role itself still owes to the sender's side of it;
+between making a value and sending it a role receives nothing. So of all the parties that wait, the one waiting for the
+earliest message always gets it. Bounded streams do not change this: a full stream waits for a receipt of an earlier step.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+import jax
+
+from weft.graph.graph import Graph, Node, Value, walk
+from weft.layout.layout import Role
+from weft.project.links import Link, is_key
+from weft.project.needs import Needs
+from weft.project.program import Loop, Merge, Op, Program, Recv, Run, Send, Step, reads
+
+Key = tuple[str, int]
+Linked = Callable[[Key, str, str], Link]
+
+
+@dataclass(frozen=True, eq=False)
+class Out:
+    """A value due to another role, one part for each of its replicas that this one serves."""
+
+    key: Key
+    to: str
+    parts: tuple[Value, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class In:
+    """A value due from another role, one part from each of its replicas that serve this one."""
+
+    key: Key
+    source: str
+    parts: tuple[Value | None, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Repeat:
+    """A loop whose body is not yet grouped into steps."""
+
+    loop: Loop
+    items: list["Item"]
+
+
+Item = Op | Out | In | Merge | Repeat
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """A role's program before its values are grouped into messages."""
+
+    role: str
+    inputs: dict[int, Value]
+    outputs: dict[int, Value]
+    items: list[Item]
+    replica: Value
+
+
+def draft(role: Role, graph: Graph, needs: Needs, linked: Linked) -> Draft:
+    """One role's part of a whole program."""
+    replica = Value(jax.typeof(jax.numpy.int32(0)), "replica")
+    scope = _Scope(role, needs, linked, replica)
+    scope.nodes(graph)
+    mine = {i: out for i, out in enumerate(graph.outputs) if role.name in needs.makers[out]}
+    outputs = dict(zip(mine, scope.touch(mine.values(), solid=True), strict=True))
+    inputs = {index: value for index, value in enumerate(graph.inputs) if value in needs.needed[role.name]}
+    return Draft(role.name, inputs, outputs, scope.items, replica)
+
+
+def assemble(drafts: Iterable[Draft]) -> dict[str, Program]:
+    """Group the values of all roles into messages and each role's operations into runs."""
+    drafts = list(drafts)
+    messages: dict[tuple[str, str], dict[Key, tuple[Key, ...]]] = {}
+    for part in drafts:
+        _collect_messages(part.role, part.items, messages)
+    programs = {}
+    for part in drafts:
+        steps = _group(part.role, part.items, messages)
+        used = [value for step in steps for value in reads(step)] + list(part.outputs.values())
+        programs[part.role] = Program(part.role, part.inputs, part.outputs, _close(steps, set(used)), part.replica)
+    return programs
+
+
+@dataclass
+class _Scope:
+    """The items of one role in one scope, as its nodes are gone through."""
+
+    role: Role
+    needs: Needs
+    linked: Linked
+    replica: Value
+    renamed: dict[Value, Value] = field(default_factory=dict)
+    items: list[Item] = field(default_factory=list)
+    late: dict[Value, Callable[[], None]] = field(default_factory=dict)
+
+    def nodes(self, graph: Graph) -> None:
+        for node in graph.nodes:
+            if node.body is not None:
+                self.loop(node, node.body)
+            elif node.role == self.role.name:
+                self.own(node)
+            elif node.role is None and self.needs.needed[self.role.name].intersection(node.outputs):
+                self.put_off(node.outputs, lambda node=node: self.equation(node))
+            self.exchange(node)
+
+    def own(self, node: Node) -> None:
+        if node.kind == "merge":
+            inputs = self.touch(node.inputs)
+            self.items.append(Merge(f"{self.role.name}:{node.key}", node.name, inputs, node.outputs))
+        elif node.eqn is None:
+            self.renamed.update(zip(node.outputs, self.touch(node.inputs), strict=True))
+        else:
+            self.equation(node)
+
+    def equation(self, node: Node) -> None:
+        self.items.append(Op("equation", self.touch(node.inputs), node.outputs, {"eqn": node.eqn}))
+
+    def exchange(self, node: Node) -> None:
+        """What goes out of a node, or comes in from it."""
+        for index, value in enumerate(node.outputs):
+            for to, source in self.needs.crossings.get(value, {}).items():
+                if source == self.role.name:
+                    self.send(value, (node.key, index), to)
+                elif to == self.role.name:
+                    self.put_off((value,), lambda v=value, k=(node.key, index), s=source: self.receive(v, k, s))
+
+    def send(self, value: Value, key: Key, to: str) -> None:
+        link = self.linked(key, self.role.name, to)
+        (value,) = self.touch((value,), solid=True)
+        parts = (value,) * (link.fan if link.how == "broadcast" else 1)
+        if link.how == "scatter":
+            parts = _shares(value, link)
+            self.items.append(Op("split", (value,), parts, {"axis": link.axis, "parts": link.fan}))
+        self.items.append(Out(key, to, parts))
+
+    def receive(self, value: Value, key: Key, source: str) -> None:
+        link = self.linked(key, source, self.role.name)
+        if link.how == "gather":
+            parts = _shares(value, link)
+            self.items += [In(key, source, parts), Op("join", parts, (value,), {"axis": link.axis})]
+        elif link.how == "broadcast" and is_key(value.aval):
+            raw = _fresh(value, value.name)
+            self.items += [In(key, source, (raw,)), Op("fold", (raw, self.replica), (value,))]
+        else:
+            ignored = (None,) * (link.fan - 1 if link.how == "first" else 0)
+            self.items.append(In(key, source, (value, *ignored)))
+
+    def loop(self, node: Node, body: Graph) -> None:
+        """This role's part of a shared loop: the same number of steps over its own projection of the body."""
+        me, inner = self.role.name, self.needs.bodies[node]
+        made = [i for i, output in enumerate(node.outputs) if me in self.needs.makers.get(output, ())]
+        if not made and not inner.needed[me] and not any(part.role == me for part, _ in walk(body)):
+            return
+        used = [index for index, value in enumerate(body.inputs) if value in inner.needed[me]]
+        outer = {index: self.ready(node.inputs[index], solid=index >= node.consts) for index in used}
+        scope = _Scope(self.role, inner, self.linked, self.replica)
+        index = Value(jax.typeof(jax.numpy.int32(0)), "step")
+        starts, held = [], {}
+        for position, value in outer.items():
+            inside = body.inputs[position]
+            if position < node.consts:
+                scope.renamed[inside] = value
+            elif position < node.consts + len(node.carried):
+                starts.append((inside, value))
+                held[position - node.consts] = inside
+            else:
+                take = Op("index", (value, index), (inside,))
+                scope.put_off((inside,), lambda take=take: scope.items.append(take))
+        scope.nodes(body)
+        self.stack([i for i in made if i not in node.carried], node, body, scope, index)
+        carried = [i for i in node.carried if i in held or i in made]
+        last = dict(zip(carried, scope.touch([body.outputs[i] for i in carried], solid=True), strict=True))
+        loop = Loop(
+            length=node.length,
+            reverse=node.eqn.params["reverse"],
+            index=index,
+            starts=tuple(starts),
+            moves=tuple((held[i], last[i]) for i in held),
+            ends=tuple((node.outputs[i], last[i]) for i in carried if i in made),
+            body=(),
+        )
+        self.items.append(Repeat(loop, scope.items))
+
+    def stack(self, made: list[int], node: Node, body: Graph, scope: "_Scope", index: Value) -> None:
+        """Collect results step by step into buffers that are made before the loop."""
+        for i in made:
+            self.items.append(Op("empty", (), (node.outputs[i],), {"aval": node.outputs[i].aval}))
+            (value,) = scope.touch((body.outputs[i],))
+            scope.items.append(Op("store", (node.outputs[i], value, index), (node.outputs[i],)))
+
+    def put_off(self, values: Iterable[Value], emit: Callable[[], None]) -> None:
+        self.late |= dict.fromkeys(values, emit)
+
+    def touch(self, values: Iterable[Value], *, solid: bool = False) -> tuple[Value, ...]:
+        """Make values available now; `solid` ones are arrays in their own right, even if constant."""
+        return tuple(self.ready(value, solid) for value in values)
+
+    def ready(self, value: Value, solid: bool) -> Value:
+        if value.is_const and solid:
+            made = _fresh(value, value.name)
+            self.items.append(Op("constant", (value,), (made,)))
+            return made
+        if emit := self.late.get(value):
+            for done in [other for other, same in self.late.items() if same is emit]:
+                del self.late[done]
+            emit()
+        return self.ready(self.renamed[value], solid) if value in self.renamed else value
+
+
+def _fresh(value: Value, name: str) -> Value:
+    return Value(value.aval, name)
+
+
+def _shares(value: Value, link: Link) -> tuple[Value, ...]:
+    """The parts of a value along its batch axis."""
+    assert link.axis is not None
+    shape = list(value.shape)
+    shape[link.axis] //= link.fan
+    aval = value.aval.update(shape=tuple(shape))
+    return tuple(Value(aval, f"{value.name} ({part} of {link.fan})") for part in range(link.fan))
+
+
+def _collect_messages(role: str, items: list[Item], messages: dict) -> None:
+    """Which values travel together: all that are due to one receiver when their sender next turns to something else."""
+    due: dict[str, list[Key]] = {}
+
+    def flush() -> None:
+        for to, keys in due.items():
+            messages.setdefault((role, to), {}).update(dict.fromkeys(keys, tuple(keys)))
+        due.clear()
+
+    for item in items:
+        if isinstance(item, Out):
+            due.setdefault(item.to, []).append(item.key)
+        elif not isinstance(item, Op):
+            flush()
+        if isinstance(item, Repeat):
+            _collect_messages(role, item.items, messages)
+    flush()
+
+
+def _group(role: str, items: list[Item], messages: dict) -> list[Step]:
+    """Steps: runs of operations, with sends before anything that may wait."""
+    steps: list[Step] = []
+    ops: list[Op] = []
+    due: dict[str, list[Out]] = {}
+    expected = {(item.source, item.key): item for item in items if isinstance(item, In)}
+    received: set[tuple[str, Key]] = set()
+
+    def flush() -> None:
+        if ops:
+            steps.append(Run(tuple(ops)))
+        for to, outs in due.items():
+            steps.append(Send(_label(role, to, outs[0].key), to, _transpose([out.parts for out in outs])))
+        ops.clear()
+        due.clear()
+
+    for item in items:
+        if isinstance(item, Op):
+            ops.append(item)
+        elif isinstance(item, Out):
+            due.setdefault(item.to, []).append(item)
+        elif isinstance(item, In):
+            if (item.source, item.key) in received:
+                continue
+            flush()
+            keys = messages[item.source, role][item.key]
+            received |= {(item.source, key) for key in keys}
+            parts = _transpose([expected[item.source, key].parts for key in keys])
+            steps.append(Recv(_label(item.source, role, keys[0]), item.source, parts))
+        else:
+            flush()
+            repeat = isinstance(item, Repeat)
+            steps.append(replace(item.loop, body=tuple(_group(role, item.items, messages))) if repeat else item)
+    flush()
+    return steps
+
+
+def _label(source: str, to: str, key: Key) -> str:
+    return f"{source}->{to}:{key[0]}[{key[1]}]"
+
+
+def _transpose(parts: list[tuple[Value | None, ...]]) -> tuple[tuple[Value | None, ...], ...]:
+    """From parts by value to parts by replica."""
+    return tuple(zip(*parts, strict=True))
+
+
+def _close(steps: list[Step] | tuple[Step, ...], used: set[Value]) -> tuple[Step, ...]:
+    """Give every run its inputs, and as outputs what anything outside it uses."""
+    outside = used | {value for step in steps for value in _run_reads(step)}
+    return tuple(_closed(step, outside) for step in steps)
+
+
+def _run_reads(step: Step) -> set[Value]:
+    if isinstance(step, Loop):
+        return {value for inner in step.body for value in _run_reads(inner)} | set(reads(step))
+    return set(_run_inputs(step.ops)) if isinstance(step, Run) else set(reads(step))
+
+
+def _closed(step: Step, used: set[Value]) -> Step:
+    if isinstance(step, Loop):
+        return replace(step, body=tuple(_closed(inner, used) for inner in step.body))
+    if not isinstance(step, Run):
+        return step
+    made = dict.fromkeys(value for op in step.ops for value in op.outputs)
+    return Run(step.ops, _run_inputs(step.ops), tuple(value for value in made if value in used))
+
+
+def _run_inputs(ops: tuple[Op, ...]) -> tuple[Value, ...]:
+    made: set[Value] = set()
+    inputs: dict[Value, None] = {}
+    for op in ops:
+        inputs |= dict.fromkeys(value for value in op.inputs if value not in made and not value.is_const)
+        made.update(op.outputs)
+    return tuple(inputs)

@@ -1,0 +1,221 @@
+"""Projection: from one training loop and a layout to a program for each role.
+
+The passes, in order: trace the loop at each role's share of the environments; build its graph with the layout's roles; find
+who needs what; see how each crossing value is linked; draft each role's part; assemble messages and runs.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from weft.algorithm import Algorithm
+from weft.envs.timestep import Env
+from weft.errors import WeftError
+from weft.graph.build import build
+from weft.graph.graph import Graph, Node, Value, walk
+from weft.graph.trace import Trace, trace
+from weft.layout.layout import Layout, Role
+from weft.project.emit import Key, assemble, draft
+from weft.project.links import Link, batch_axis, is_key, link
+from weft.project.needs import Needs, find_needs
+from weft.project.program import Program
+from weft.project.varying import find_varying
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """The loop as it looks at one batch size."""
+
+    trace: Trace
+    graph: Graph
+    needs: Needs
+
+    @cached_property
+    def values(self) -> dict[Key, Value]:
+        """Every value that can cross, by the call that makes it."""
+        return {
+            (node.key, i): value for node, _ in walk(self.graph) if node.key for i, value in enumerate(node.outputs)
+        }
+
+    @cached_property
+    def keys(self) -> dict[Value, Key]:
+        return {value: key for key, value in self.values.items()}
+
+    def crossings(self) -> dict[tuple[Key, str, str], int]:
+        """What crosses as (value's key, sender, receiver), with how often in the whole program."""
+        return dict(_crossings(self.graph, self.needs, self.keys, 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Edge:
+    """One value that crosses between two roles."""
+
+    source: str
+    dest: str
+    name: str
+    times: int
+    """How often in one iteration."""
+    bytes: int
+    """Of one crossing, over all replicas of the receiver's side."""
+    link: Link
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """A training loop under a layout: a program for each role, and what goes between them."""
+
+    layout: Layout
+    whole: Trace
+    """The loop at the full number of environments."""
+    views: dict[str, View]
+    programs: dict[str, Program]
+    edges: tuple[Edge, ...]
+    homes: tuple[str, ...]
+    """For every output, state leaves first and metrics after: the role that has it."""
+    axes: dict[str, tuple[int | None, ...]]
+    """For every role: the batch axis of each leaf of the state, None where it has none."""
+
+    @property
+    def exchanges(self) -> bool:
+        return any(program.exchanges for program in self.programs.values())
+
+
+def project(algo: Algorithm, env_of: Callable[[int], Env], layout: Layout, length: int = 1) -> Projection:
+    """Project `length` iterations of an algorithm onto the roles of a layout; `env_of(n)` makes n environments."""
+    total = algo.num_envs
+    by_shares = {
+        shares: _view(algo, env_of, layout, total, shares, length) for shares in {r.shares for r in layout.roles}
+    }
+    whole = by_shares[1].trace if 1 in by_shares else trace(algo, env_of(total), length)
+    views = {role.name: by_shares[role.shares] for role in layout.roles}
+    _check_agreement(views)
+    axes = {role.name: _state_axes(whole, views[role.name].trace) for role in layout.roles}
+    varying = _Varying(layout, views, axes, total)
+    for role in layout.roles:
+        varying.refuse_torn_state(role)
+    linked = _Linked(layout, views, varying, total)
+    drafts = [draft(role, views[role.name].graph, views[role.name].needs, linked.link) for role in layout.roles]
+    first = next(iter(views.values()))
+    homes = tuple(first.needs.makers[output][0] for output in first.graph.outputs)
+    return Projection(layout, whole, views, assemble(drafts), linked.edges(length), homes, axes)
+
+
+def _view(algo: Algorithm, env_of: Any, layout: Layout, total: int, shares: int, length: int) -> View:
+    if total % shares:
+        owner = next(role for role in layout.roles if role.shares == shares)
+        raise WeftError(
+            f"num_envs={total} cannot be shared out evenly over {shares} replicas of {owner.name}: make it a multiple of {shares}"
+        )
+    traced = trace(algo, env_of(total // shares), length)
+    graph = build(traced, layout)
+    return View(traced, graph, find_needs(graph, tuple(role.name for role in layout.roles), len(traced.state_names)))
+
+
+def _check_agreement(views: dict[str, View]) -> None:
+    """The traces of all sizes must agree about what crosses; only shapes may differ."""
+    reference = next(iter(views.values()))
+    for view in views.values():
+        if view.crossings().keys() != reference.crossings().keys():
+            odd = sorted(f"{key[0]}[{key[1]}]" for key, _, _ in view.crossings().keys() ^ reference.crossings().keys())
+            raise WeftError(
+                f"the loop does different things with {reference.trace.batch} and with {view.trace.batch} environments "
+                f"({', '.join(odd[:4])} crosses in one only): make its structure independent of env.num_envs"
+            )
+
+
+def _state_axes(whole: Trace, part: Trace) -> tuple[int | None, ...]:
+    pairs = zip(whole.state_names, whole.state_avals, part.state_avals, strict=True)
+    return tuple(batch_axis(name, (a, b), (whole.batch, part.batch)) for name, a, b in pairs)
+
+
+def _crossings(graph: Graph, needs: Needs, keys: dict[Value, Key], times: int):
+    for node in graph.nodes:
+        for value in node.outputs:
+            for dest, source in needs.crossings.get(value, {}).items():
+                yield (keys[value], source, dest), times
+        if node.body is not None:
+            yield from _crossings(node.body, needs.bodies[node], keys, times * node.length)
+
+
+@dataclass
+class _Varying:
+    """For every replicated role, which values may differ between its replicas; roles ask each other about crossings."""
+
+    layout: Layout
+    views: dict[str, View]
+    axes: dict[str, tuple[int | None, ...]]
+    total: int
+
+    def __post_init__(self) -> None:
+        self.flags: dict[str, dict[Value, bool]] = {role.name: {} for role in self.layout.roles}
+        # A crossing's answer may depend on another role's, so repeat until nothing changes.
+        while any([self.refresh(role) for role in self.layout.roles if role.shares > 1]):
+            pass
+
+    def refresh(self, role: Role) -> bool:
+        view = self.views[role.name]
+        inputs = [
+            axis is not None or is_key(value.aval)
+            for axis, value in zip(self.axes[role.name], view.graph.inputs, strict=True)
+        ]
+        flags = find_varying(view.graph, role.name, inputs, lambda node, index: self.received(role, node, index))
+        changed = flags != self.flags[role.name]
+        self.flags[role.name] = flags
+        return changed
+
+    def received(self, role: Role, node: Node, index: int) -> bool:
+        """Whether what another role makes varies over the replicas of this one."""
+        source = self.layout.role(node.role or role.name)
+        view = self.views[source.name]
+        value, mine = view.values[node.key, index], node.outputs[index]
+        return value.shape != mine.shape or is_key(mine.aval) or self.at(source.name, (node.key, index))
+
+    def at(self, role: str, key: Key) -> bool:
+        return self.flags[role].get(self.views[role].values[key], False)
+
+    def refuse_torn_state(self, role: Role) -> None:
+        if role.shares == 1:
+            return
+        view = self.views[role.name]
+        names = view.trace.state_names
+        for name, axis, output in zip(names, self.axes[role.name], view.graph.outputs[: len(names)], strict=True):
+            held = role.name in view.needs.makers[output]
+            if held and axis is None and not is_key(output.aval) and self.flags[role.name].get(output, False):
+                raise WeftError(
+                    f"{name} would come to differ between the {role.shares} replicas of {role.name}: it has no batch axis and "
+                    "what it is computed from differs; merge that with all_mean or all_sum (gradients, running statistics)"
+                )
+
+
+@dataclass
+class _Linked:
+    """The link of every crossing."""
+
+    layout: Layout
+    views: dict[str, View]
+    varying: _Varying
+    total: int
+
+    def link(self, key: Key, source: str, dest: str) -> Link:
+        values = self.views[source].values[key], self.views[dest].values[key]
+        varying = self.layout.role(source).shares > 1 and self.varying.at(source, key)
+        roles = self.layout.role(source), self.layout.role(dest)
+        return link(values[0].name, *roles, (values[0].aval, values[1].aval), batch=self.total, varying=varying)
+
+    def edges(self, length: int) -> tuple[Edge, ...]:
+        crossings = next(iter(self.views.values())).crossings()
+        return tuple(
+            Edge(
+                source,
+                dest,
+                self.views[dest].values[key].name,
+                times // length,
+                self.bytes(key, dest),
+                self.link(key, source, dest),
+            )
+            for (key, source, dest), times in crossings.items()
+        )
+
+    def bytes(self, key: Key, dest: str) -> int:
+        return self.views[dest].values[key].bytes * self.layout.role(dest).shares

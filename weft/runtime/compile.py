@@ -1,0 +1,76 @@
+"""From the runs of a role's program to XLA executables.
+
+A run is a flat function from arrays to arrays. Over several devices it is the same function under `shard_map`: every array
+then has a leading axis with one entry for each device, so that nothing else needs to know.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from weft.errors import WeftError
+from weft.graph.graph import Value
+from weft.project.program import Program, Run, walk
+from weft.runtime.evaluate import Context, apply
+
+AXIS = "devices"
+
+
+def compile_runs(program: Program, context: Context, donate: frozenset[Value]) -> dict[Run, Callable[..., Any]]:
+    """An executable for every run of a program; values in `donate` may be overwritten by the run that reads them."""
+    mesh = device_mesh(context.devices) if context.devices > 1 else None
+    return {step: _compile(step, context, mesh, donate) for step, _ in walk(program.steps) if isinstance(step, Run)}
+
+
+def lower_run(run: Run, context: Context, donate: frozenset[Value] = frozenset(), mesh: Mesh | None = None) -> Any:
+    """A run as a lowered JAX program."""
+    function = run_function(run, context)
+    donated = tuple(i for i, value in enumerate(run.inputs) if value in donate or value in run.outputs)
+    avals = [jax.ShapeDtypeStruct(value.shape, value.aval.dtype) for value in run.inputs]
+    if mesh is not None:
+        function, avals = _over_devices(function, mesh), [_stacked(aval, mesh) for aval in avals]
+    return jax.jit(function, donate_argnums=donated, keep_unused=True).lower(*avals)
+
+
+def run_function(run: Run, context: Context) -> Callable[..., list[Any]]:
+    """A run as a plain function of its inputs."""
+
+    def function(*inputs: Any) -> list[Any]:
+        env = dict(zip(run.inputs, inputs, strict=True))
+        for op in run.ops:
+            given = [value.const if value.is_const else env[value] for value in op.inputs]
+            env.update(zip(op.outputs, apply(op, context, *given), strict=True))
+        return [env[value] for value in run.outputs]
+
+    return function
+
+
+def device_mesh(count: int) -> Mesh:
+    """A mesh of the first `count` devices."""
+    devices = jax.devices()
+    if count > len(devices):
+        raise WeftError(
+            f"the layout asks for {count} devices, but there {'is' if len(devices) == 1 else 'are'} {len(devices)} here ({devices[0].platform})"
+        )
+    return Mesh(np.array(devices[:count]), (AXIS,))
+
+
+def _compile(run: Run, context: Context, mesh: Mesh | None, donate: frozenset[Value]) -> Callable[..., Any]:
+    return lower_run(run, context, donate, mesh).compile()
+
+
+def _over_devices(function: Callable[..., list[Any]], mesh: Mesh) -> Callable[..., list[Any]]:
+    def local(*inputs: Any) -> list[Any]:
+        return [value[None] for value in function(*[value[0] for value in inputs])]
+
+    spec = PartitionSpec(AXIS)
+    # Which values agree over devices is checked by weft's own analysis, for every layout alike.
+    return jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+
+
+def _stacked(aval: Any, mesh: Mesh) -> Any:
+    shape = (mesh.size, *aval.shape)
+    return jax.ShapeDtypeStruct(shape, aval.dtype, sharding=NamedSharding(mesh, PartitionSpec(AXIS)))

@@ -1,0 +1,127 @@
+"""What each operation of a run computes, as JAX code: the table from operations to functions.
+
+An equation is bound as it was traced, except that marked calls dissolve into their bodies, so that nothing of weft is left
+in the compiled program.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+from jax import lax
+
+from weft.graph.marks import Mark, closed_parts, mark_of, marks_in
+from weft.project.program import Op
+from weft.runtime.keys import fold
+
+
+@dataclass(frozen=True)
+class Context:
+    """Who evaluates: a replica's number, the device axis if it spans several devices, and whether fragments are fenced."""
+
+    index: int = 0
+    count: int = 1
+    axis: str | None = None
+    devices: int = 1
+    barriers: bool = False
+
+
+def apply(op: Op, context: Context, *inputs: Any) -> Sequence[Any]:
+    """The results of one operation."""
+    return RULES[op.kind](op.params, context, *inputs)
+
+
+def _equation(params: dict[str, Any], context: Context, *inputs: Any) -> Sequence[Any]:
+    return bind(params["eqn"], inputs, context)
+
+
+def _split(params: dict[str, Any], context: Context, value: Any) -> Sequence[Any]:
+    return jnp.split(value, params["parts"], axis=params["axis"])
+
+
+RULES: dict[str, Callable[..., Sequence[Any]]] = {
+    "equation": _equation,
+    "constant": lambda params, context, value: [jnp.asarray(value)],
+    "index": lambda params, context, stack, step: [lax.dynamic_index_in_dim(stack, step, keepdims=False)],
+    "empty": lambda params, context: [_empty(params["aval"])],
+    "store": lambda params, context, stack, value, step: [_store(stack, value, step)],
+    "split": _split,
+    "join": lambda params, context, *parts: [jnp.concatenate(parts, axis=params["axis"])],
+    "fold": lambda params, context, key, index: [fold(key, _replica(context, index))],
+}
+
+
+def bind(eqn: Any, inputs: Sequence[Any], context: Context) -> Sequence[Any]:
+    """Evaluate one equation, with every mark in it dissolved."""
+    mark = mark_of(eqn)
+    if mark is not None:
+        return _marked(mark, eqn, inputs, context)
+    params = dict(eqn.params)
+    if marks_in(eqn):
+        params |= {name: _dissolved(part, context) for name, part in closed_parts(eqn.params)}
+    bound = eqn.primitive.get_bind_params(params)
+    subfuns, bind_params = bound if isinstance(bound, tuple) else ((), bound)
+    results = eqn.primitive.bind(*subfuns, *inputs, **bind_params)
+    return results if eqn.primitive.multiple_results else [results]
+
+
+def run_jaxpr(closed: Any, inputs: Sequence[Any], context: Context) -> list[Any]:
+    """Evaluate a closed jaxpr equation by equation."""
+    env = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+    env |= dict(zip(closed.jaxpr.invars, inputs, strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, jex.Literal) else env[atom]
+
+    for eqn in closed.jaxpr.eqns:
+        env.update(zip(eqn.outvars, bind(eqn, [read(atom) for atom in eqn.invars], context), strict=True))
+    return [read(atom) for atom in closed.jaxpr.outvars]
+
+
+def _marked(mark: Mark, eqn: Any, inputs: Sequence[Any], context: Context) -> Sequence[Any]:
+    if mark.kind == "replica":
+        return [jnp.int32(_replica(context, context.index)), jnp.int32(context.count)]
+    if mark.kind == "merge":
+        return _merged(mark.name, inputs, context)
+    fence = _fence if context.barriers else lambda values: values
+    return fence(run_jaxpr(eqn.params["jaxpr"], fence(inputs), context))
+
+
+def _merged(operation: str, inputs: Sequence[Any], context: Context) -> Sequence[Any]:
+    """Over the devices of one program; over replicas it is the engine that merges."""
+    if context.axis is None:
+        return inputs
+    reduce = lax.pmean if operation == "mean" else lax.psum
+    return [reduce(value, context.axis) for value in inputs]
+
+
+def _replica(context: Context, index: Any) -> Any:
+    return index if context.axis is None else index * context.devices + lax.axis_index(context.axis)
+
+
+def _fence(values: Sequence[Any]) -> Sequence[Any]:
+    return lax.optimization_barrier(list(values)) if values else values
+
+
+def _dissolved(part: Any, context: Context) -> Any:
+    """A jaxpr in a parameter (a loop's body, a branch) with the marks in it dissolved."""
+    if isinstance(part, tuple):
+        return tuple(_dissolved(item, context) for item in part)
+    closed = part if isinstance(part, jex.ClosedJaxpr) else jex.ClosedJaxpr(part, ())
+    again = jax.make_jaxpr(lambda *inputs: run_jaxpr(closed, inputs, context))(*closed.in_avals)
+    return again if isinstance(part, jex.ClosedJaxpr) else again.jaxpr
+
+
+def _empty(aval: Any) -> Any:
+    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
+        return jnp.broadcast_to(
+            jax.random.key(0, impl=str(aval.dtype).removeprefix("key<").removesuffix(">")), aval.shape
+        )
+    return jnp.zeros(aval.shape, aval.dtype)
+
+
+def _store(stack: Any, value: Any, step: Any) -> Any:
+    return lax.dynamic_update_index_in_dim(stack, value, step, 0)

@@ -1,0 +1,194 @@
+"""The local engine: every replica of every role is a thread of this process."""
+
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from weft.errors import WeftError
+from weft.project.program import Merge, Program, Recv, Run, Send, walk
+from weft.project.project import Projection
+from weft.runtime.channel import Meeting, Stopped, Stream, Wait
+from weft.runtime.compile import compile_runs
+from weft.runtime.evaluate import Context
+from weft.runtime.shares import gather, gather_metrics, scatter
+from weft.runtime.strand import Strand
+
+Watch = Callable[[dict[int, Any]], None]
+
+
+class RoleFailed(Exception):
+    """A role's own error ended the run; the error itself is the cause."""
+
+
+@dataclass
+class Local:
+    """A compiled projection, ready to run in this process."""
+
+    projection: Projection
+    barriers: bool = False
+    limit: float = 600.0
+    executables: dict[tuple[str, int], Mapping[Run, Callable[..., Any]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.executables = {}
+        for role in self.projection.layout.roles:
+            program = self.projection.programs[role.name]
+            if role.devices > 1 and program.exchanges:
+                raise WeftError(
+                    f"role {role.name} spans {role.devices} devices and exchanges values with others: give it replicas instead"
+                )
+            self.executables |= self.compile(program, role)
+
+    def compile(self, program: Program, role: Any) -> dict[tuple[str, int], Any]:
+        """Executables by replica; they are one and the same unless the program asks which replica it is."""
+        donate = frozenset() if program.exchanges else frozenset(program.inputs.values())
+        axis = "devices" if role.devices > 1 else None
+        compiled: dict[tuple[str, int], Any] = {}
+        for index in range(role.replicas):
+            context = Context(index, role.shares, axis, role.devices, self.barriers)
+            shared = index and not program.asks_replica
+            compiled[role.name, index] = compiled[role.name, 0] if shared else compile_runs(program, context, donate)
+        return compiled
+
+    def run(self, state: Any, times: int, watch: Watch = lambda outputs: None) -> Any:
+        """Go through the programs `times` times from a state; `watch` gets the metrics after each. The state at the end."""
+        return _Session(self, times, watch).run(state)
+
+
+@dataclass
+class _Session:
+    """One run: its threads, streams and errors."""
+
+    engine: Local
+    times: int
+    watch: Watch
+
+    def __post_init__(self) -> None:
+        self.projection = self.engine.projection
+        self.wait = Wait(self.engine.limit)
+        self.streams: dict[tuple[str, int, int], Stream] = {}
+        self.meetings: dict[str, Meeting] = {}
+        self.strands = [
+            self.strand(role, index) for role in self.projection.layout.roles for index in range(role.replicas)
+        ]
+        # Bounded, so that a strand cannot run ahead of whoever follows it.
+        self.reports = {strand.name: queue.Queue(maxsize=2) for strand in self.strands}
+        self.failure: tuple[str, BaseException] | None = None
+
+    def run(self, state: Any) -> Any:
+        shares = scatter(self.projection, state)
+        threads = [
+            threading.Thread(
+                target=self.work, args=(strand, shares[strand.program.role, strand.index]), name=strand.name
+            )
+            for strand in self.strands
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            ends = [self.collect() for _ in range(self.times)][-1]
+        finally:
+            self.wait.stop()
+            for thread in threads:
+                thread.join()
+        return gather(self.projection, ends)
+
+    def work(self, strand: Strand, state: dict[int, Any]) -> None:
+        """A thread's life: iterate, report, and hand the state on to the next iteration."""
+        try:
+            for _ in range(self.times):
+                outputs = strand.iterate(state)
+                state = {leaf: outputs[leaf] for leaf in strand.program.inputs}
+                self.report(strand.name, outputs)
+        except Stopped:
+            pass
+        except BaseException as error:
+            self.failure = self.failure or (strand.name, error)
+            self.wait.stop()
+
+    def report(self, name: str, outputs: dict[int, Any]) -> None:
+        while not self.wait.stopping:
+            try:
+                return self.reports[name].put(outputs, timeout=0.1)
+            except queue.Full:
+                continue
+        raise Stopped
+
+    def collect(self) -> dict[tuple[str, int], dict[int, Any]]:
+        """The outputs of every strand for one iteration of the programs; metrics go to the watcher."""
+        outputs = {(strand.program.role, strand.index): self.take(strand.name) for strand in self.strands}
+        self.watch(gather_metrics(self.projection, outputs))
+        return outputs
+
+    def take(self, name: str) -> dict[int, Any]:
+        while True:
+            try:
+                return self.reports[name].get(timeout=0.1)
+            except queue.Empty:
+                if self.failure:
+                    who, error = self.failure
+                    raise RoleFailed(f"role {who} failed: {type(error).__name__}: {error}") from error
+
+    def strand(self, role: Any, index: int) -> Strand:
+        program = self.projection.programs[role.name]
+        steps = [step for step, _ in walk(program.steps)]
+        return Strand(
+            program,
+            index,
+            self.engine.executables[role.name, index],
+            {step: self.outgoing(role, index, step) for step in steps if isinstance(step, Send)},
+            {step: self.incoming(role, index, step) for step in steps if isinstance(step, Recv)},
+            {step: self.meeting(role, step) for step in steps if isinstance(step, Merge)},
+        )
+
+    def outgoing(self, role: Any, index: int, step: Send) -> tuple[Stream, ...]:
+        others = self.projection.layout.role(step.to).replicas
+        return tuple(
+            self.stream(step.message, (role.name, index), (step.to, other))
+            for other in partners(index, role.replicas, others)
+        )
+
+    def incoming(self, role: Any, index: int, step: Recv) -> tuple[Stream, ...]:
+        others = self.projection.layout.role(step.source).replicas
+        return tuple(
+            self.stream(step.message, (step.source, other), (role.name, index))
+            for other in partners(index, role.replicas, others)
+        )
+
+    def stream(self, message: str, source: tuple[str, int], dest: tuple[str, int]) -> Stream:
+        key = (message, source[1], dest[1])
+        if key not in self.streams:
+            label = message.partition(":")[2]
+            self.streams[key] = Stream(self.wait, f"{source[0]}[{source[1]}]", f"{dest[0]}[{dest[1]}]", label)
+        return self.streams[key]
+
+    def meeting(self, role: Any, step: Merge) -> Meeting:
+        if step.message not in self.meetings:
+            self.meetings[step.message] = Meeting(self.wait, step.message, role.replicas, MERGES[step.operation])
+        return self.meetings[step.message]
+
+
+def partners(index: int, mine: int, others: int) -> range:
+    """The replicas of another role that replica `index` of `mine` exchanges with."""
+    if others >= mine:
+        fan = others // mine
+        return range(index * fan, (index + 1) * fan)
+    return range(index // (mine // others), index // (mine // others) + 1)
+
+
+@jax.jit
+def _sum(values: list[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: sum(leaves[1:], start=leaves[0]), *values)
+
+
+@jax.jit
+def _mean(values: list[Any]) -> Any:
+    return jax.tree.map(lambda leaf: leaf / jnp.asarray(len(values), leaf.dtype), _sum(values))
+
+
+MERGES: dict[str, Callable[[list[Any]], Any]] = {"mean": _mean, "sum": _sum}

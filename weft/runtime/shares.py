@@ -1,0 +1,81 @@
+"""Sharing out a state over the replicas of each role, and putting it together again.
+
+A leaf with a batch axis is divided along it; a leaf without one goes to everybody, and a random key is folded with the
+number of the share, so that no two replicas draw the same numbers. With one share nothing changes.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from weft.layout.layout import Role
+from weft.project.links import is_key
+from weft.project.project import Projection
+from weft.runtime.compile import AXIS, device_mesh
+from weft.runtime.keys import fold
+
+Outputs = dict[tuple[str, int], dict[int, Any]]
+
+
+def scatter(projection: Projection, state: Any) -> Outputs:
+    """For every replica of every role, the leaves of the state that it starts from; copies, so that it may overwrite them."""
+    leaves = jax.tree.leaves(state)
+    return {
+        (role.name, index): {
+            leaf: _stack(
+                [_share(leaves[leaf], projection.axes[role.name][leaf], role, s) for s in _shares(role, index)], role
+            )
+            for leaf in projection.programs[role.name].inputs
+        }
+        for role in projection.layout.roles
+        for index in range(role.replicas)
+    }
+
+
+def gather(projection: Projection, ends: Outputs) -> Any:
+    """The whole state, from the outputs of all replicas."""
+    leaves = []
+    for leaf in range(projection.whole.state_tree.num_leaves):
+        role, parts = _parts(projection, ends, leaf)
+        axis = projection.axes[role.name][leaf]
+        leaves.append(parts[0] if axis is None or len(parts) == 1 else jnp.concatenate(parts, axis=axis))
+    return jax.tree.unflatten(projection.whole.state_tree, leaves)
+
+
+def gather_metrics(projection: Projection, outputs: Outputs) -> Any:
+    """The metrics, added up over replicas: a tree of arrays with one entry for each iteration."""
+    tree = projection.whole
+    first = tree.state_tree.num_leaves
+    sums = []
+    for index in range(first, first + tree.metric_tree.num_leaves):
+        _, parts = _parts(projection, outputs, index)
+        sums.append(np.sum([np.asarray(part) for part in parts], axis=0))
+    return jax.tree.unflatten(tree.metric_tree, sums)
+
+
+def _parts(projection: Projection, outputs: Outputs, index: int) -> tuple[Role, list[Any]]:
+    """An output's parts in order of their shares, from the role that is its home."""
+    role = projection.layout.role(projection.homes[index])
+    arrays = [outputs[role.name, replica][index] for replica in range(role.replicas)]
+    return role, [array[d] for array in arrays for d in range(role.devices)] if role.devices > 1 else arrays
+
+
+def _shares(role: Role, index: int) -> range:
+    return range(index * role.devices, (index + 1) * role.devices)
+
+
+def _share(leaf: Any, axis: int | None, role: Role, share: int) -> Any:
+    if role.shares > 1 and axis is not None:
+        return jnp.split(leaf, role.shares, axis=axis)[share]
+    if role.shares > 1 and is_key(leaf):
+        return fold(leaf, share)
+    return jnp.copy(leaf)
+
+
+def _stack(parts: list[Any], role: Role) -> Any:
+    if role.devices == 1:
+        return parts[0]
+    return jax.device_put(jnp.stack(parts), NamedSharding(device_mesh(role.devices), PartitionSpec(AXIS)))
