@@ -16,10 +16,11 @@ from weft import envs
 from weft.algorithm import Algorithm
 from weft.algos import ALGOS
 from weft.errors import WeftError, unknown
-from weft.graph.printer import render
 from weft.layout.catalogue import LAYOUTS, parse
+from weft.project.printer import FORMATS, describe
 from weft.run import DEFAULT_STEPS, summarise, summary_record, train
 from weft.runtime.check import check
+from weft.runtime.driver import Plan
 from weft.settings import configure, read_value
 from weft.version import VERSION
 
@@ -80,14 +81,14 @@ def _train(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    layout = parse(args.layout)
-    found = check(_algorithm(args), args.env, layout=layout, iterations=args.iterations, seed=args.seed)
-    print("identical" if found.identical else found.table())
+    found = check(_algorithm(args), args.env, layout=args.layout, iterations=args.iterations, seed=args.seed)
+    print(found.table())
     return 0 if found.identical else 1
 
 
 def _graph(args: argparse.Namespace) -> int:
-    print(render(_algorithm(args), args.env, parse(args.layout), args.format))
+    plan = Plan.of(_algorithm(args), args.env, parse(args.layout))
+    print(FORMATS[args.format](describe(plan.project())))
     return 0
 
 
@@ -151,7 +152,7 @@ def _add_graph(commands: Any) -> None:
     parser.add_argument(
         "--layout", default="fused", metavar="NAME[:k=v,...]", help="the layout to draw (default: fused)"
     )
-    parser.add_argument("--format", choices=("text", "mermaid", "json"), default="text", help="(default: text)")
+    parser.add_argument("--format", choices=tuple(FORMATS), default="text", help="(default: text)")
 
 
 def _add_program(commands: Any, name: str, command: Any, *, about: str) -> argparse.ArgumentParser:

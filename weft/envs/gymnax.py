@@ -110,7 +110,7 @@ class GymnaxEnv:
         episodes = state.episodes.record(timestep.reward, ended=ended, valid=timestep.valid)
         return GymnaxState(_strong(inner), episodes), timestep
 
-    @fragment(name="env")
+    @fragment(name="env.episodes")
     def episodes(self, state: GymnaxState) -> tuple[GymnaxState, dict[str, Mean]]:
         episodes, metrics = state.episodes.take()
         return GymnaxState(state.inner, episodes), metrics

@@ -1,7 +1,7 @@
 """What every environment gives, whatever it was made with.
 
-An `Env` is a batch of `num_envs` environments with three methods. `step` and `episodes` are fragments named `env`, so a
-layout places an environment like anything else. Episodes restart by themselves; statistics of finished episodes gather in
+An `Env` is a batch of `num_envs` environments with three methods. `step` is a fragment named `env` and `episodes` one named
+`env.episodes`, so a layout places an environment like anything else. Episodes restart by themselves; statistics of finished episodes gather in
 the environment's state until `episodes` takes them out.
 """
 
@@ -48,5 +48,5 @@ class Env(Protocol):
         ...
 
     def episodes(self, state: Any) -> tuple[Any, dict[str, Mean]]:
-        """Take out the statistics of the episodes finished since the last call. A fragment named `env`."""
+        """Take out the statistics of the episodes finished since the last call. A fragment named `env.episodes`."""
         ...

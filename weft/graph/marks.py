@@ -3,6 +3,7 @@
 Names may be dotted: whoever places `env` places `env.episodes` too, unless that is placed apart.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
@@ -50,10 +51,25 @@ def calls(jaxpr: Any, name: str) -> int:
     return sum(times for mark, times in _marks_with_times(jaxpr, 1) if mark == Mark("fragment", name))
 
 
+def fragment_calls(eqn: Any, times: int) -> Counter[str]:
+    """How often an equation calls each fragment, counting only the outermost of nested ones."""
+    mark = mark_of(eqn)
+    if mark and mark.kind == "fragment":
+        return Counter({mark.name: times})
+    inner = times * eqn.params["length"] if eqn.primitive.name == "scan" else times
+    parts = [fragment_calls(e, inner) for part in jex.jaxprs_in_params(eqn.params) for e in part.eqns]
+    return sum(parts, Counter())
+
+
 def closed_parts(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The parameters of an equation that hold closed jaxprs, as (name, jaxpr or tuple of them)."""
     for key, value in params.items():
-        if isinstance(value, jex.ClosedJaxpr | jex.Jaxpr) or isinstance(value, tuple) and value and all(isinstance(item, jex.ClosedJaxpr) for item in value):
+        if (
+            isinstance(value, jex.ClosedJaxpr | jex.Jaxpr)
+            or isinstance(value, tuple)
+            and value
+            and all(isinstance(item, jex.ClosedJaxpr) for item in value)
+        ):
             yield key, value
 
 

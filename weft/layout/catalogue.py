@@ -52,4 +52,4 @@ def parse(text: str) -> Layout:
         if not equals or not value.strip().isdecimal():
             raise WeftError(f"layout {name}: {option!r} should be {key}=N with a whole number N")
         given[key] = int(value)
-    return LAYOUTS[name](**given)
+    return Layout(*LAYOUTS[name](**given).roles, name=text)

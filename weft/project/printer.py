@@ -1,0 +1,171 @@
+"""A projection as data for people and programs: text, a mermaid drawing, JSON.
+
+`describe` says everything once, as plain data; the formats only lay it out.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from weft.graph.graph import walk as walk_nodes
+from weft.graph.marks import fragment_calls
+from weft.layout.layout import Role
+from weft.project.program import Loop, Merge, Recv, Run, Send, Step
+from weft.project.project import Edge, Projection
+
+Description = dict[str, Any]
+
+
+def describe(projection: Projection) -> Description:
+    """The roles, what each runs and holds, and every edge with its kind, rate and bytes."""
+    return {
+        "layout": projection.layout.name,
+        "environment steps per iteration": projection.whole.steps_per_iteration,
+        "roles": [_role(projection, role) for role in projection.layout.roles],
+        "edges": [_edge(edge) for edge in projection.edges],
+    }
+
+
+def as_text(description: Description) -> str:
+    """For a terminal."""
+    return "\n".join(_text(description))
+
+
+def as_mermaid(description: Description) -> str:
+    """For a page that draws: roles as boxes, edges summed up by direction and rate."""
+    lines = ["flowchart LR"]
+    for role in description["roles"]:
+        runs = "<br/>".join(role["runs"])
+        lines.append(f'  {role["name"]}["<b>{_title(role)}</b><br/>{runs}"]')
+    for (source, dest, kind, rate), edges in _bundles(description).items():
+        size = _bytes(sum(edge["bytes"] for edge in edges))
+        lines.append(f'  {source} -- "{kind}, {rate}: {_count(len(edges), "value")}, {size}" --> {dest}')
+    return "\n".join(lines)
+
+
+def as_json(description: Description) -> str:
+    """For a program."""
+    return json.dumps(description, indent=2)
+
+
+FORMATS: dict[str, Callable[[Description], str]] = {"text": as_text, "mermaid": as_mermaid, "json": as_json}
+
+
+def _role(projection: Projection, role: Role) -> Description:
+    view, length = projection.views[role.name], projection.whole.length
+    calls: Counter[str] = Counter()
+    for node, times in walk_nodes(view.graph):
+        if node.role == role.name and node.kind != "glue" and node.body is None:
+            calls.update({node.name: times} if node.eqn is None else dict(_calls(node, times)))
+    names = projection.whole.state_names
+    homes = [name for name, home in zip(names, projection.homes, strict=False) if home == role.name]
+    return {
+        "name": role.name,
+        "replicas": role.replicas,
+        "devices": role.devices,
+        "runs": [f"{name} x{times // length}" if times > length else name for name, times in calls.items()],
+        "home of": homes,
+        "program": list(_program(projection.programs[role.name].steps)),
+    }
+
+
+def _calls(node: Any, times: int) -> Counter[str]:
+    merge = {f"all_{node.name}": times} if node.kind == "merge" else {}
+    return Counter(merge) + fragment_calls(node.eqn, times)
+
+
+def _edge(edge: Edge) -> Description:
+    return {
+        "from": edge.source,
+        "to": edge.dest,
+        "value": edge.name,
+        "kind": "stream",
+        "rate": "per iteration" if edge.times == 1 else f"per step, {edge.times} an iteration",
+        "bytes": edge.bytes,
+        "replicas": edge.link.how,
+        "axis": edge.link.axis,
+    }
+
+
+def _program(steps: tuple[Step, ...]) -> Iterator[Any]:
+    """A role's program as lines; a loop is a line and the list of its lines."""
+    for step in steps:
+        match step:
+            case Run():
+                yield f"run {_run(step)}"
+            case Send():
+                yield f"send {_values(step)} to {step.to}"
+            case Recv():
+                yield f"receive {_values(step)} from {step.source}"
+            case Merge():
+                yield f"all_{step.operation} of {_count(len(step.inputs), 'value')} over replicas"
+            case Loop():
+                yield f"repeat {step.length} times"
+                yield list(_program(step.body))
+
+
+def _run(run: Run) -> str:
+    calls: Counter[str] = Counter()
+    for op in run.ops:
+        if op.kind == "equation":
+            calls += fragment_calls(op.params["eqn"], 1)
+    names = [name if times == 1 else f"{name} x{times}" for name, times in calls.items()]
+    return ", ".join(names) or "glue"
+
+
+def _values(step: Send | Recv) -> str:
+    names = [value.name for value in step.parts[0] if value is not None]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _text(description: Description) -> Iterator[str]:
+    steps = description["environment steps per iteration"]
+    yield f"layout {description['layout']}: {_count(steps, 'environment step')} in one iteration"
+    for role in description["roles"]:
+        yield ""
+        yield _title(role)
+        yield f"  runs     {', '.join(role['runs']) or 'nothing'}"
+        yield f"  home of  {_count(len(role['home of']), 'leaf of the state', 'leaves of the state')}"
+        yield "  program"
+        yield from _indented(role["program"], "    ")
+    for (source, dest, kind, rate), edges in _bundles(description).items():
+        yield ""
+        yield f"{source} -> {dest}: {kind}, {rate}, {_bytes(sum(edge['bytes'] for edge in edges))}"
+        width = max(len(edge["value"]) for edge in edges)
+        for edge in edges:
+            axis = "" if edge["axis"] is None else f" along axis {edge['axis']}"
+            how = "" if edge["replicas"] == "pair" else f"  {edge['replicas']}{axis}"
+            yield f"  {edge['value']:<{width}}  {_bytes(edge['bytes']):>9}{how}"
+
+
+def _indented(lines: list[Any], indent: str) -> Iterator[str]:
+    for line in lines:
+        if isinstance(line, list):
+            yield from _indented(line, indent + "  ")
+        else:
+            yield indent + line
+
+
+def _bundles(description: Description) -> dict[tuple[str, str, str, str], list[Description]]:
+    bundles: dict[tuple[str, str, str, str], list[Description]] = {}
+    for edge in description["edges"]:
+        bundles.setdefault((edge["from"], edge["to"], edge["kind"], edge["rate"]), []).append(edge)
+    return bundles
+
+
+def _title(role: Description) -> str:
+    copies = f" x{role['replicas']}" if role["replicas"] > 1 else ""
+    return role["name"] + copies + (f" on {role['devices']} devices" if role["devices"] > 1 else "")
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def _bytes(number: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if number < 1000:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:.1f} GB"

@@ -1,0 +1,77 @@
+"""Proving that a layout changes nothing: run it and the fused program from one seed, and compare every bit.
+
+Fragments are fenced by optimisation barriers in both runs, so that the compiler cannot round differently across a boundary
+that only one of them has. Training has no such fences.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from weft.algorithm import Algorithm
+from weft.layout.layout import Layout
+from weft.project.links import is_key
+from weft.runtime.driver import EnvSpec, Plan
+from weft.runtime.local import Local
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One leaf of the state: how many of its entries differ, and by how much at most."""
+
+    name: str
+    entries: int
+    differing: int
+    largest: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A layout's state beside the fused one, leaf by leaf."""
+
+    layout: str
+    iterations: int
+    leaves: tuple[Difference, ...]
+
+    @property
+    def identical(self) -> bool:
+        return all(leaf.differing == 0 for leaf in self.leaves)
+
+    def table(self) -> str:
+        """`identical`, or the leaves that differ."""
+        after = f"{self.layout} and fused after {self.iterations} iterations"
+        if self.identical:
+            return f"identical: {after}, all {len(self.leaves)} leaves of the state, bit for bit"
+        rows = [
+            (leaf.name, f"{leaf.differing} of {leaf.entries}", f"{leaf.largest:.3g}")
+            for leaf in self.leaves
+            if leaf.differing
+        ]
+        rows = [("leaf", "entries that differ", "largest difference"), *rows]
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return "\n".join([f"different: {after}", *lines])
+
+
+def check(algo: Algorithm, env: EnvSpec, *, layout: Layout | str, iterations: int = 10, seed: int = 0) -> Comparison:
+    """Run a layout and the fused program from one seed and compare their states."""
+    ends = [_end(Plan.of(algo, env, each), iterations, seed) for each in ("fused", layout)]
+    names = ["state" + jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(ends[0])[0]]
+    leaves = zip(names, *map(jax.tree.leaves, ends), strict=True)
+    label = layout if isinstance(layout, str) else layout.name
+    return Comparison(label, iterations, tuple(_compare(name, ours, theirs) for name, ours, theirs in leaves))
+
+
+def _end(plan: Plan, iterations: int, seed: int) -> Any:
+    return Local(plan.project(), barriers=True).run(plan.init(seed), iterations)
+
+
+def _compare(name: str, one: jax.Array, other: jax.Array) -> Difference:
+    """Compare by bytes, so that a NaN equals itself and 0.0 does not equal -0.0."""
+    a, b = (np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf) for leaf in (one, other))
+    bits = [np.ascontiguousarray(x).reshape(-1).view(np.uint8).reshape(x.size, -1) for x in (a, b)]
+    differing = (bits[0] != bits[1]).any(axis=-1).reshape(a.shape)
+    gap = np.abs(a.astype(np.float64) - b.astype(np.float64))[differing]
+    return Difference(name, a.size, int(differing.sum()), float(gap.max()) if gap.size else 0.0)

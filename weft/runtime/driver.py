@@ -1,0 +1,160 @@
+"""From an algorithm, an environment and a layout to a trained state."""
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import jax
+
+from weft import envs
+from weft.algorithm import Algorithm
+from weft.envs.timestep import Env
+from weft.errors import WeftError, unknown
+from weft.graph.trace import recording, refuse_unread
+from weft.layout import catalogue
+from weft.layout.layout import Layout
+from weft.metrics import Mean
+from weft.project.project import Projection, project
+from weft.report.returns import Returns
+from weft.report.update import Observer, Update
+from weft.runtime.local import Local
+
+ENGINES = {"local": Local}
+EnvSpec = str | Callable[[int], Env]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to; `state` is the whole state at its end."""
+
+    algo: str
+    env: str
+    layout: str
+    engine: str
+    seed: int
+    steps: int
+    iterations: int
+    wall_s: float
+    compile_s: float
+    steps_per_s: float
+    episodes: int
+    return_mean: float | None
+    state: Any = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that was found possible: everything is traced and projected, nothing is compiled."""
+
+    algo: Algorithm
+    env_of: Callable[[int], Env]
+    layout: Layout
+
+    @classmethod
+    def of(cls, algo: Algorithm, env: EnvSpec, layout: Layout | str | None) -> "Plan":
+        """Resolve names; `env` is a spec or a function from a number of environments to an `Env`."""
+        if isinstance(layout, str) or layout is None:
+            layout = catalogue.parse(layout or "fused")
+        return cls(algo, partial(envs.make, env) if isinstance(env, str) else env, layout)
+
+    def project(self, length: int = 1) -> Projection:
+        """The projection of `length` iterations, refused if a setting was given that nothing reads."""
+        algo, reads = recording(self.algo)
+        projection = project(algo, self.env_of, self.layout, length)
+        refuse_unread(self.algo, reads)
+        return projection
+
+    def init(self, seed: int) -> Any:
+        """The state before the first iteration."""
+        env = self.env_of(self.algo.num_envs)
+        return jax.jit(lambda key: self.algo.init(env, key))(jax.random.key(seed))
+
+
+def train(
+    algo: Algorithm,
+    env: EnvSpec,
+    *,
+    layout: Layout | str | None = None,
+    engine: str = "local",
+    steps: int = 500_000,
+    seed: int = 0,
+    observers: Iterable[Observer] = (),
+    stuck_after: float = 600.0,
+) -> Result:
+    """Train for at least `steps` environment steps, whole iterations."""
+    started = time.perf_counter()
+    if engine not in ENGINES:
+        raise unknown("engine", engine, ENGINES)
+    plan = Plan.of(algo, env, layout)
+    parts, iterations, steps_per_iteration = _divide(plan, steps)
+    engines = [(ENGINES[engine](projection, limit=stuck_after), times) for projection, times in parts]
+    state = jax.block_until_ready(plan.init(seed))
+    compiled = time.perf_counter()
+    returns = Returns()
+    reporter = Reporter(iterations, steps_per_iteration, (returns, *observers), compiled)
+    for compiled_engine, times in engines:
+        state = compiled_engine.run(state, times, reporter)
+    jax.block_until_ready(state)
+    ended = time.perf_counter()
+    return Result(
+        algo=type(algo).__name__.lower(),
+        env=env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__),
+        layout=plan.layout.name,
+        engine=engine,
+        seed=seed,
+        steps=iterations * steps_per_iteration,
+        iterations=iterations,
+        wall_s=ended - started,
+        compile_s=compiled - started,
+        steps_per_s=iterations * steps_per_iteration / (ended - compiled),
+        episodes=returns.episodes,
+        return_mean=returns.return_mean,
+        state=state,
+    )
+
+
+@dataclass
+class Reporter:
+    """Turns the metrics of each pass of the programs into an update for every observer."""
+
+    iterations: int
+    steps_per_iteration: int
+    observers: tuple[Observer, ...]
+    started: float
+    done: int = 0
+
+    def __call__(self, metrics: dict[str, Mean]) -> None:
+        rows = {name: (mean.total, mean.count) for name, mean in metrics.items()}
+        self.done += len(next(iter(rows.values()))[0]) if rows else 1
+        seconds = time.perf_counter() - self.started
+        update = Update(self.done, self.iterations, self.done * self.steps_per_iteration, seconds, rows)
+        for observer in self.observers:
+            observer(update)
+
+
+def _divide(plan: Plan, steps: int) -> tuple[list[tuple[Projection, int]], int, int]:
+    """The projections to go through and how often each; iterations in all; environment steps in each."""
+    one = plan.project()
+    per = one.whole.steps_per_iteration
+    if per == 0:
+        raise WeftError(
+            f"{type(plan.algo).__name__} never calls env.step in its step, so no number of steps would end it"
+        )
+    if steps < 1:
+        raise WeftError(f"steps={steps}: give at least 1")
+    iterations = math.ceil(steps / per)
+    # Iterations that exchange nothing are one dispatch: few enough of them to follow the run, many enough to be free.
+    length = 1 if one.exchanges else _length(iterations)
+    parts = [(one if length == 1 else plan.project(length), iterations // length)]
+    if rest := iterations % length:
+        parts.append((plan.project(rest), 1))
+    return parts, iterations, per
+
+
+def _length(iterations: int) -> int:
+    """Iterations in one dispatch: about a sixty-fourth of the run, at most 32, better if it divides the run evenly."""
+    most = max(1, min(iterations // 64, 32))
+    return next((length for length in range(most, most // 2, -1) if iterations % length == 0), most)
