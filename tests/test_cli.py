@@ -101,7 +101,7 @@ def test_an_interrupt_is_one_line_and_exit_code_130(capsys, monkeypatch):
 def test_check_says_identical(capsys):
     argv = ["check", "a2c", ENV, "--layout", "actors", "--iterations", "3", "--set", "num_envs=4", "horizon=4"]
     assert main(argv) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "identical"
+    assert capsys.readouterr().out.startswith("identical")
 
 
 @pytest.mark.parametrize("form", ["text", "mermaid", "json"])

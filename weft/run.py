@@ -20,14 +20,14 @@ from weft.report.params import save_params
 from weft.report.progress import progress, rate
 from weft.report.update import Observer
 from weft.runtime import driver
-from weft.runtime.driver import Result
+from weft.runtime.driver import EnvSpec, Result
 
 DEFAULT_STEPS = 500_000
 
 
 def train(
     algo: Algorithm,
-    env: str,
+    env: EnvSpec,
     *,
     layout: Layout | str | None = None,
     engine: str = "local",
@@ -39,11 +39,11 @@ def train(
 ) -> Result:
     """Train `algo` on `env` under `layout`; the run's files go to `out`, or to a new folder under `runs`."""
     run: dict[str, Any] = {"layout": layout or "fused", "engine": engine, "steps": steps, "seed": seed}
-    name = type(algo).__name__.lower()
-    path = choose_folder(out, algo=name, env=env)
+    name, env_name = type(algo).__name__.lower(), getattr(env, "__name__", str(env))
+    path = choose_folder(out, algo=name, env=env_name)
     with ExitStack() as stack:
-        folder = stack.enter_context(closing(RunFolder(path, describe_run(name, algo, env=env, **run))))
-        displays = [] if quiet else [stack.enter_context(progress(f"{name} {env}"))]
+        folder = stack.enter_context(closing(RunFolder(path, describe_run(name, algo, env=env_name, **run))))
+        displays = [] if quiet else [stack.enter_context(progress(f"{name} {env_name}"))]
         result = driver.train(algo, env, **run, observers=[folder, *displays, *observers])
     save_params(path / PARAMS, getattr(result.state, "net", result.state))
     return dataclasses.replace(result, out=path)
