@@ -1,0 +1,52 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from weft.envs import make
+from weft.ops.rollout import rollout
+
+T, B = 60, 3
+
+
+@pytest.fixture
+def start(key):
+    env = make("gymnax:CartPole-v1", B)
+    state, obs = env.reset(key)
+    noise = jax.random.uniform(key, (T, B))
+    return env, {"env_state": state, "obs": obs, "noise": noise, "key": key, "length": T}
+
+
+def act(obs, noise):
+    return (noise < 0.5).astype(jnp.int32), {"seen": obs[:, 0]}
+
+
+def test_a_rollout_is_the_loop_by_hand(start):
+    env, given = start
+    _, last, trajectory = rollout(env, act, **given)
+    state, obs = given["env_state"], given["obs"]
+    for t, key in enumerate(jax.random.split(given["key"], T)):
+        action, extra = act(obs, given["noise"][t])
+        state, step = env.step(state, action, key)
+        np.testing.assert_array_equal(trajectory.obs[t], obs)
+        np.testing.assert_array_equal(trajectory.extra["seen"][t], extra["seen"])
+        np.testing.assert_allclose(trajectory.final_obs[t], step.final_obs, rtol=1e-5, atol=1e-6)
+        # Gone on from the rollout's own observation: what is compared is each step, not rounding over many.
+        obs = trajectory.obs[t + 1] if t + 1 < T else last
+        np.testing.assert_allclose(obs, step.obs, rtol=1e-5, atol=1e-6)
+
+
+def test_where_a_step_led_is_where_the_next_one_starts_unless_an_episode_ended(start):
+    env, given = start
+    _, last, trajectory = rollout(env, act, **given)
+    following = np.concatenate([trajectory.obs[1:], last[None]])
+    ended = np.asarray(trajectory.terminated | trajectory.truncated)
+    assert ended.any()
+    np.testing.assert_array_equal(following[~ended], trajectory.final_obs[~ended])
+    assert (following[ended] != trajectory.final_obs[ended]).any(axis=-1).all()
+
+
+def test_unrolling_changes_nothing_but_the_program(start):
+    env, given = start
+    plain, unrolled = (rollout(env, act, **given, unroll=unroll) for unroll in (1, 4))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), plain, unrolled)
