@@ -28,7 +28,7 @@ def test_the_clipped_surrogate_equals_rlax(rows):
     log_ratio, advantage, _, _ = rows
     with jax.numpy_dtype_promotion("standard"):
         expected = rlax.clipped_surrogate_pg_loss(jnp.exp(log_ratio), advantage, 0.2)
-    ours = clipped_surrogate(log_ratio, advantage=advantage, clip=0.2, valid=jnp.ones(N, bool))
+    ours = clipped_surrogate(jnp.exp(log_ratio), advantage=advantage, clip=0.2, valid=jnp.ones(N, bool))
     np.testing.assert_allclose(average(ours), expected, rtol=1e-5)
 
 
@@ -36,7 +36,7 @@ def test_the_clipped_surrogate_equals_rlax(rows):
     "loss",
     [
         lambda x, y, z, valid: policy_gradient(x, advantage=y, valid=valid),
-        lambda x, y, z, valid: clipped_surrogate(x, advantage=y, clip=0.2, valid=valid),
+        lambda x, y, z, valid: clipped_surrogate(jnp.exp(x), advantage=y, clip=0.2, valid=valid),
         lambda x, y, z, valid: squared_error(x, y, valid=valid),
         lambda x, y, z, valid: clipped_squared_error(x, y, value_old=z, clip=0.2, valid=valid),
         lambda x, y, z, valid: Mean.of(normalise(x, valid) ** 3, valid),
@@ -66,7 +66,7 @@ def test_no_gradient_flows_through_the_advantage(rows):
 def test_a_clipped_ratio_stops_paying_off():
     def slope(log_ratio, advantage):
         one = (jnp.array([log_ratio]), jnp.array([advantage]))
-        return jax.grad(lambda x: average(clipped_surrogate(x, advantage=one[1], clip=0.2, valid=jnp.ones(1, bool))))(
+        return jax.grad(lambda x: average(clipped_surrogate(jnp.exp(x), advantage=one[1], clip=0.2, valid=jnp.ones(1, bool))))(
             one[0]
         )[0]
 

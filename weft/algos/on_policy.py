@@ -53,7 +53,7 @@ class OnPolicy(Algorithm):
     """Adam's step size."""
     max_grad_norm: float = 0.5
     """Gradients longer than this are shortened to it."""
-    entropy_weight: float = 0.0
+    entropy_weight: float = 0.01
     """How much the loss rewards an undecided policy."""
     value_weight: float = 0.5
     """How much the value's error counts in the loss."""

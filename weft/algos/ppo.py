@@ -100,25 +100,19 @@ class PPO(OnPolicy):
         def loss(net: ActorCritic) -> tuple[jax.Array, dict[str, Mean]]:
             policy, value = net.policy(sample.obs), net.value(sample.obs)
             log_ratio = policy.log_prob(sample.action) - sample.log_prob
+            ratio = jnp.exp(log_ratio)
             if self.clip_value:
                 value_loss = clipped_squared_error(value, target, value_old=sample.value, clip=clip, valid=valid)
             else:
                 value_loss = squared_error(value, target, valid=valid)
             total, metrics = self.loss(
-                policy=clipped_surrogate(log_ratio, advantage=advantage, clip=clip, valid=valid),
+                policy=clipped_surrogate(ratio, advantage=advantage, clip=clip, valid=valid),
                 value=value_loss,
                 entropy=Mean.of(policy.entropy(), valid),
             )
-            return total, metrics | _moved(log_ratio, clip=clip, valid=valid)
+            # The KL estimate that is low in variance and never negative (Schulman 2020, k3).
+            metrics["approx_kl"] = Mean.of(ratio - 1.0 - log_ratio, valid)
+            metrics["clip_fraction"] = Mean.of(jnp.abs(ratio - 1.0) > clip, valid)
+            return total, metrics
 
         return jax.grad(loss, has_aux=True)(net)
-
-
-def _moved(log_ratio: jax.Array, *, clip: jax.Array | float, valid: jax.Array) -> dict[str, Mean]:
-    """How far the policy has moved from the one that acted."""
-    ratio = jnp.exp(log_ratio)
-    return {
-        # Low in variance and never negative (Schulman 2020, "Approximating KL divergence", k3).
-        "approx_kl": Mean.of(ratio - 1.0 - log_ratio, valid),
-        "clip_fraction": Mean.of(jnp.abs(ratio - 1.0) > clip, valid),
-    }

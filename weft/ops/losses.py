@@ -18,14 +18,13 @@ def policy_gradient(
 
 
 def clipped_surrogate(
-    log_ratio: Float[Array, "*batch"],
+    ratio: Float[Array, "*batch"],
     *,
     advantage: Float[Array, "*batch"],
     clip: Float[Array, ""] | float,
     valid: Bool[Array, "*batch"],
 ) -> Mean:
     """The pessimistic one of the plain and the clipped objective (Schulman et al. 2017, equation 7)."""
-    ratio = jnp.exp(log_ratio)
     clipped = jnp.clip(ratio, 1.0 - clip, 1.0 + clip)
     return Mean.of(-jnp.minimum(ratio * advantage, clipped * advantage), valid)
 
