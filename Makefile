@@ -2,7 +2,7 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
-EXAMPLES ?= 200
+EXAMPLES ?= 2000
 LOCK := pyproject.toml constraints.txt
 # The build tool comes from the constraints too, so it is installed first and not fetched afresh by the build.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation
@@ -16,10 +16,10 @@ test: .venv/test.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
-	WEFT_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q
 
 fuzz: .venv/test.stamp
-	WEFT_EXAMPLES=2000 $(BIN)/python -m pytest -q tests/project/test_random_programs.py
+	WEFT_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q tests/project/test_random_programs.py
 
 bench: .venv/demo.stamp
 	$(BIN)/python benchmarks/core.py

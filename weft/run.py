@@ -89,6 +89,6 @@ def _return_line(result: Result) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if isinstance(value, int | float | str | None) else str(value)
+    if isinstance(value, float):
+        return round(value, 3) if math.isfinite(value) else None
+    return value if isinstance(value, int | str | None) else str(value)
