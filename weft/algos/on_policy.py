@@ -100,7 +100,7 @@ class OnPolicy(Algorithm):
         """The next net and optimiser state. A fragment."""
         raise NotImplementedError
 
-    @fragment(name="act")
+    @fragment(name="act.noise")
     def noise(self, env: Env, key: jax.Array) -> jax.Array:
         """All the randomness of acting in one iteration."""
         return draw_noise(env.action_space, key, (self.horizon, env.num_envs))

@@ -13,22 +13,24 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from weft.errors import WeftError
 from weft.graph.graph import Value
-from weft.project.program import Program, Run, walk
+from weft.project.donation import find_donations
+from weft.project.program import Program, Run
 from weft.runtime.evaluate import Context, apply
 
 AXIS = "devices"
 
 
-def compile_runs(program: Program, context: Context, donate: frozenset[Value]) -> dict[Run, Callable[..., Any]]:
-    """An executable for every run of a program; values in `donate` may be overwritten by the run that reads them."""
+def compile_runs(program: Program, context: Context) -> dict[Run, Callable[..., Any]]:
+    """An executable for every run of a program, which overwrites those of its inputs that nobody needs any more."""
     mesh = device_mesh(context.devices) if context.devices > 1 else None
-    return {step: _compile(step, context, mesh, donate) for step, _ in walk(program.steps) if isinstance(step, Run)}
+    donated = find_donations(program)
+    return {run: lower_run(run, context, donate, mesh).compile() for run, donate in donated.items()}
 
 
 def lower_run(run: Run, context: Context, donate: frozenset[Value] = frozenset(), mesh: Mesh | None = None) -> Any:
     """A run as a lowered JAX program."""
     function = run_function(run, context)
-    donated = tuple(i for i, value in enumerate(run.inputs) if value in donate or value in run.outputs)
+    donated = tuple(i for i, value in enumerate(run.inputs) if value in donate)
     avals = [jax.ShapeDtypeStruct(value.shape, value.aval.dtype) for value in run.inputs]
     if mesh is not None:
         function, avals = _over_devices(function, mesh), [_stacked(aval, mesh) for aval in avals]
@@ -56,10 +58,6 @@ def device_mesh(count: int) -> Mesh:
             f"the layout asks for {count} devices, but there {'is' if len(devices) == 1 else 'are'} {len(devices)} here ({devices[0].platform})"
         )
     return Mesh(np.array(devices[:count]), (AXIS,))
-
-
-def _compile(run: Run, context: Context, mesh: Mesh | None, donate: frozenset[Value]) -> Callable[..., Any]:
-    return lower_run(run, context, donate, mesh).compile()
 
 
 def _over_devices(function: Callable[..., list[Any]], mesh: Mesh) -> Callable[..., list[Any]]:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -43,6 +44,8 @@ class Result:
     episodes: int
     return_mean: float | None
     state: Any = field(repr=False)
+    out: Path | None = None
+    """The run's folder, if it has one."""
 
 
 @dataclass(frozen=True)

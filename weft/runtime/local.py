@@ -46,13 +46,12 @@ class Local:
 
     def compile(self, program: Program, role: Any) -> dict[tuple[str, int], Any]:
         """Executables by replica; they are one and the same unless the program asks which replica it is."""
-        donate = frozenset() if program.exchanges else frozenset(program.inputs.values())
         axis = "devices" if role.devices > 1 else None
         compiled: dict[tuple[str, int], Any] = {}
         for index in range(role.replicas):
             context = Context(index, role.shares, axis, role.devices, self.barriers)
             shared = index and not program.asks_replica
-            compiled[role.name, index] = compiled[role.name, 0] if shared else compile_runs(program, context, donate)
+            compiled[role.name, index] = compiled[role.name, 0] if shared else compile_runs(program, context)
         return compiled
 
     def run(self, state: Any, times: int, watch: Watch = lambda outputs: None) -> Any:

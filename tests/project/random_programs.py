@@ -1,0 +1,204 @@
+"""Random training loops: random fragments, nested loops, glue and wirings of the state, as plain data and its interpreter.
+
+All arithmetic is on small whole numbers, also where the type is float: every result is exact, so a program has one right
+answer however its operations are grouped.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from weft import Algorithm, Layout, Role, fragment
+from weft.metrics import Mean
+
+FRAGMENTS = ("a", "b", "c", "d", "e")
+KINDS = ("float", "int", "bool", "key")
+
+
+class Glue(NamedTuple):
+    op: str
+    args: tuple[int, ...]
+
+
+class Call(NamedTuple):
+    name: str
+    args: tuple[int, ...]
+    body: tuple[Any, ...]
+    results: tuple[int, ...]
+
+
+class Scan(NamedTuple):
+    length: int
+    reverse: bool
+    carry: tuple[int, ...]
+    xs: tuple[int, ...]
+    body: tuple[Any, ...]
+    carry_out: tuple[int, ...]
+    ys: tuple[int, ...]
+
+
+@jax.custom_vjp
+def _custom(x: jax.Array) -> jax.Array:
+    return jnp.mod(x * 7 + 3, 31)
+
+
+_custom.defvjp(lambda x: (_custom(x), None), lambda _, g: (g,))
+
+OPS: dict[str, tuple[tuple[str, ...], str, Callable[..., Any]]] = {
+    "mix": (("float", "float"), "float", lambda a, b: jnp.mod(a * 2 + b * 3 + 1, 31)),
+    "shift": (("float", "int"), "float", lambda a, i: jnp.mod(a + i.astype(jnp.float32), 31)),
+    "pick": (("bool", "float", "float"), "float", jnp.where),
+    "roll": (("float",), "float", lambda a: jnp.roll(a, 1)),
+    "vmap": (("float", "float"), "float", jax.vmap(lambda a, b: jnp.mod(a * b, 31))),
+    "remat": (("float",), "float", jax.checkpoint(lambda a: jnp.mod(a * 5 + 2, 31))),
+    "custom": (("float",), "float", _custom),
+    "count": (("int",), "int", lambda i: (i * 3 + 1) % 17),
+    "total": (("float",), "int", lambda a: jnp.sum(a).astype(jnp.int32) % 17),
+    "above": (("float",), "bool", lambda a: jnp.sum(a) > 40),
+    "not": (("bool",), "bool", jnp.logical_not),
+    "split": (("key",), "key", lambda k: jax.random.split(k)[0]),
+    "fold": (("key", "int"), "key", jax.random.fold_in),
+    "draw": (("key",), "float", lambda k: jax.random.randint(k, (4,), 0, 31).astype(jnp.float32)),
+    "sum2": (("float2",), "float", lambda s: jnp.mod(jnp.sum(s, axis=0), 31)),
+    "sum3": (("float3",), "float", lambda s: jnp.mod(jnp.sum(s, axis=0), 31)),
+}
+
+
+def interpret(body: tuple[Any, ...], values: list[Any]) -> list[Any]:
+    """Run statements over a growing list of values."""
+    for statement in body:
+        match statement:
+            case Glue(op, args):
+                values = [*values, OPS[op][2](*[values[i] for i in args])]
+            case Call(name, args, inner, results):
+                call = fragment(lambda *xs, inner=inner, results=results: _results(inner, list(xs), results), name=name)
+                values = [*values, *call(*[values[i] for i in args])]
+            case Scan():
+                values = [*values, *_scan(statement, values)]
+    return values
+
+
+def _results(body: tuple[Any, ...], values: list[Any], results: tuple[int, ...]) -> tuple[Any, ...]:
+    values = interpret(body, values)
+    return tuple(values[i] for i in results)
+
+
+def _scan(scan: Scan, values: list[Any]) -> list[Any]:
+    def tick(carry: tuple[Any, ...], xs: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        inside = interpret(scan.body, [*values, *carry, *xs])
+        return tuple(inside[i] for i in scan.carry_out), tuple(inside[i] for i in scan.ys)
+
+    init, xs = tuple(values[i] for i in scan.carry), tuple(values[i] for i in scan.xs)
+    carry, ys = lax.scan(tick, init, xs, length=scan.length, reverse=scan.reverse)
+    return [*carry, *ys]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Random(Algorithm):
+    """A random loop: the state's kinds, the statements of one iteration, where each next leaf and metric comes from."""
+
+    kinds: tuple[str, ...]
+    body: tuple[Any, ...]
+    wiring: tuple[int, ...]
+    metrics: tuple[int, ...]
+
+    def init(self, env: Any, key: jax.Array) -> dict[str, Any]:
+        keys = jax.random.split(key, len(self.kinds))
+        return {f"leaf{i}": _first(kind, k) for i, (kind, k) in enumerate(zip(self.kinds, keys, strict=True))}
+
+    def step(self, env: Any, state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Mean]]:
+        values = interpret(self.body, list(state.values()))
+        state = {name: values[i] for name, i in zip(state, self.wiring, strict=True)}
+        return state, {f"metric{n}": Mean.of(values[i]) for n, i in enumerate(self.metrics)}
+
+
+def _first(kind: str, key: jax.Array) -> jax.Array:
+    floats = jax.random.randint(key, (4,), 0, 31)
+    first = {"float": floats.astype(jnp.float32), "int": floats[0], "bool": floats[0] > 15, "key": key}
+    return first[kind]
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> tuple[Random, Layout]:
+    """A random loop of 2 to 5 fragments and loops up to two deep, with a layout of 1 to 3 roles for it."""
+    kinds = tuple(draw(st.lists(st.sampled_from(KINDS), min_size=2, max_size=5))) + ("float", "key")
+    names = FRAGMENTS[: draw(st.integers(2, 5))]
+    body, final = _body(draw, list(kinds), names, depth=2, least=3)
+    used = sorted(_used(body))
+    if not used:
+        body, final = (*body, Call(names[0], (kinds.index("float"),), (), (0,))), [*final, "float"]
+        used = [names[0]]
+    wiring = tuple(draw(st.sampled_from([i for i, kind in enumerate(final) if kind == wanted])) for wanted in kinds)
+    floats = [i for i, kind in enumerate(final) if kind == "float"]
+    metrics = tuple(draw(st.lists(st.sampled_from(floats), max_size=3)))
+    return Random(num_envs=4, kinds=kinds, body=body, wiring=wiring, metrics=metrics), draw(_layouts(used))
+
+
+@st.composite
+def _layouts(draw: st.DrawFn, used: list[str]) -> Layout:
+    count = draw(st.integers(1, 3))
+    placed = {name: draw(st.integers(0, count)) for name in used}
+    runs = [tuple(name for name in used if placed[name] == role) for role in range(count)]
+    roles = [Role(f"role{i}", runs=names) for i, names in enumerate(runs) if names]
+    rest = Role("rest", runs=("*",))
+    return Layout(*draw(st.permutations([*roles, rest])))
+
+
+def _body(draw: st.DrawFn, kinds: list[str], names: tuple[str, ...], depth: int, least: int = 1) -> Any:
+    """Statements over values of these kinds, and the kinds of all values after them."""
+    body = []
+    for _ in range(draw(st.integers(least, least + 3))):
+        choices = ["glue", "call", "call"] + (["scan", "scan"] if depth else [])
+        statement, made = _STATEMENTS[draw(st.sampled_from(choices))](draw, kinds, names, depth)
+        if statement is not None:
+            body.append(statement)
+            kinds = [*kinds, *made]
+    return tuple(body), kinds
+
+
+def _glue(draw: st.DrawFn, kinds: list[str], names: tuple[str, ...], depth: int) -> Any:
+    op = draw(st.sampled_from(sorted(op for op, (given, _, _) in OPS.items() if set(given) <= set(kinds))))
+    args = tuple(draw(_of_kind(kinds, kind)) for kind in OPS[op][0])
+    return Glue(op, args), [OPS[op][1]]
+
+
+def _call(draw: st.DrawFn, kinds: list[str], names: tuple[str, ...], depth: int) -> Any:
+    if not names:
+        return None, []
+    args = draw(st.lists(st.integers(0, len(kinds) - 1), min_size=1, max_size=4))
+    # A fragment may hold others, of later names, so that nesting ends.
+    name = draw(st.sampled_from(names))
+    body, inner = _body(draw, [kinds[i] for i in args], names[names.index(name) + 1 :], depth=min(depth, 1))
+    results = tuple(draw(st.lists(st.integers(0, len(inner) - 1), min_size=1, max_size=3)))
+    return Call(name, tuple(args), body, results), [inner[i] for i in results]
+
+
+def _scan_statement(draw: st.DrawFn, kinds: list[str], names: tuple[str, ...], depth: int) -> Any:
+    length = draw(st.sampled_from((2, 3)))
+    plain = [i for i, kind in enumerate(kinds) if kind in KINDS]
+    carry = tuple(draw(st.lists(st.sampled_from(plain), min_size=1, max_size=3)))
+    stacked = [i for i, kind in enumerate(kinds) if kind == f"float{length}"]
+    xs = tuple(draw(st.lists(st.sampled_from(stacked), max_size=1))) if stacked else ()
+    body, inner = _body(draw, [*kinds, *(kinds[i] for i in carry), *("float" for _ in xs)], names, depth - 1)
+    carry_out = tuple(draw(_of_kind(inner, kinds[i])) for i in carry)
+    floats = [i for i, kind in enumerate(inner) if kind == "float"]
+    ys = tuple(draw(st.lists(st.sampled_from(floats), max_size=2))) if floats else ()
+    made = [*(kinds[i] for i in carry), *(f"float{length}" for _ in ys)]
+    return Scan(length, draw(st.booleans()), carry, xs, body, carry_out, ys), made
+
+
+_STATEMENTS = {"glue": _glue, "call": _call, "scan": _scan_statement}
+
+
+def _of_kind(kinds: list[str], kind: str) -> st.SearchStrategy[int]:
+    return st.sampled_from([i for i, k in enumerate(kinds) if k == kind])
+
+
+def _used(body: tuple[Any, ...]) -> set[str]:
+    names = {statement.name for statement in body if isinstance(statement, Call)}
+    return names.union(*(_used(statement.body) for statement in body if not isinstance(statement, Glue)))
