@@ -1,7 +1,7 @@
 """PPO on gymnax, written by hand as one jitted function: what weft's fused layout is held against.
 
-Nothing of weft is imported here. The loop does what `weft.algos.ppo` does with its default settings, in the same order, so
-the two must lower to the same program; `tests/algos/test_ppo.py` compares them.
+Nothing of weft is imported here. The loop does what `weft.algos.ppo` does with its default settings, in the same
+order, so the two must lower to the same program; `tests/algos/test_ppo.py` compares them.
 """
 
 import argparse
@@ -264,7 +264,9 @@ def main():
     start = time.perf_counter()
     _, metrics = jax.block_until_ready(train(init(jax.random.key(args.seed))))
     total, count = (x[-10:].sum() for x in metrics["episode_return"])
-    print(f"return {total / count:.1f} after {iterations * NUM_ENVS * HORIZON} steps, {time.perf_counter() - start:.1f} s")
+    print(
+        f"return {total / count:.1f} after {iterations * NUM_ENVS * HORIZON} steps, {time.perf_counter() - start:.1f} s"
+    )
 
 
 if __name__ == "__main__":

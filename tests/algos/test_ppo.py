@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from jax import lax
 
-import weft.fragment
-from weft.algos import ALGOS
+from tests.algos.experience import SMALL, collect, different, learned
+from weft.algos.ppo import PPO
 from weft.envs import make
+from weft.errors import WeftError
 
-SMALL = {"num_envs": 4, "horizon": 32}
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -55,3 +55,48 @@ def test_unmarked_ppo_is_the_program_written_by_hand(unmarked, plain, key):
     for leaf, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         assert jax.typeof(leaf) == jax.typeof(other)
     assert program(lambda s: algo.step(env, s), ours) == program(step, theirs)
+
+
+@pytest.fixture
+def start(key):
+    env = make("gymnax:CartPole-v1", SMALL["num_envs"])
+    state = PPO(**SMALL).init(env, key)
+    return state, collect(PPO(**SMALL), env, state)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"clip_value": True}, {"normalise_advantage": False}, {"clip": 0.01}, {"lam": 0.5}, {"epochs": 2}],
+    ids=str,
+)
+def test_every_switch_changes_what_is_learned(start, setting):
+    assert different(learned(PPO(**SMALL), *start), learned(PPO(**SMALL, **setting), *start))
+
+
+def test_the_first_minibatch_has_moved_nowhere(start):
+    """With one step per rollout the acting policy is the learning one: its recorded probabilities must agree."""
+    algo = PPO(**SMALL, epochs=1, minibatches=1)
+    state, seen = start
+    _, _, metrics = algo.learn(state.net, state.opt, seen, jnp.ones(()), state.key)
+    assert metrics["clip_fraction"].total == 0
+    np.testing.assert_allclose(metrics["approx_kl"].total, 0, atol=1e-5)
+
+
+def test_the_clip_is_annealed_only_over_given_steps():
+    assert PPO(anneal_clip=True, anneal_steps=1000).anneal_clip
+    with pytest.raises(WeftError, match="anneal_steps is 0"):
+        PPO(anneal_clip=True)
+
+
+def test_an_annealed_clip_narrows(start):
+    state, seen = start
+    algo = PPO(**SMALL, anneal_clip=True, anneal_steps=1000, lr=1e-2)
+
+    def clipped(remaining):
+        # The step size is annealed too; what is compared is the same steps under a narrower clip.
+        _, metrics = algo.gradient(moved, samples, jnp.float32(remaining))
+        return metrics["clip_fraction"].total
+
+    samples = algo.samples(state.net, seen)
+    moved = learned(algo, state, seen)
+    assert clipped(0.01) > clipped(1.0)

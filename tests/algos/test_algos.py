@@ -1,0 +1,82 @@
+"""What every algorithm must hold to; a new algorithm is one more entry in `ALGOS`."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tests.algos.experience import SMALL, collect, different, learned
+from weft.algos import ALGOS
+from weft.envs import make
+from weft.metrics import Mean
+
+
+@pytest.fixture(params=ALGOS)
+def kind(request):
+    return ALGOS[request.param]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("spec", ["gymnax:CartPole-v1", "gymnax:Pendulum-v1"])
+def test_a_step_keeps_the_types_of_the_state(kind, spec, shared, key):
+    algo, env = kind(**SMALL, shared=shared), make(spec, SMALL["num_envs"])
+    state = jax.eval_shape(lambda key: algo.init(env, key), key)
+    after, metrics = jax.eval_shape(lambda state: algo.step(env, state), state)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype, x.weak_type), after) == jax.tree.map(
+        lambda x: (x.shape, x.dtype, x.weak_type), state
+    )
+    assert all(isinstance(mean, Mean) and mean.total.shape == mean.count.shape == () for mean in metrics.values())
+    assert {"policy_loss", "value_loss", "entropy", "episode_return", "episode_length"} <= set(metrics)
+
+
+def test_what_reaches_learn_keeps_time_and_environments_apart(kind, key):
+    algo = kind(**SMALL)
+    env = make("gymnax:CartPole-v1", SMALL["num_envs"])
+    trajectory = jax.eval_shape(lambda key: collect(algo, env, algo.init(env, key)), key)
+    assert all(leaf.shape[:2] == (SMALL["horizon"], SMALL["num_envs"]) for leaf in jax.tree.leaves(trajectory))
+
+
+def test_a_default_algorithm_learns(kind, key):
+    algo = kind(horizon=64)
+    env = make("gymnax:Catch-bsuite", algo.num_envs)
+    iterations = 150 if kind is ALGOS["ppo"] else 400
+    run = jax.jit(lambda state: jax.lax.scan(lambda s, _: algo.step(env, s), state, length=iterations)[1])
+    returns = run(algo.init(env, key))["episode_return"]
+    first, last = (returns.total[part].sum() / returns.count[part].sum() for part in (slice(5), slice(-5, None)))
+    assert first < -0.3 and last > 0.8
+
+
+def test_rows_that_an_autoreset_inserted_change_nothing(kind, key):
+    algo, env = kind(**SMALL), make("gymnax:CartPole-v1", SMALL["num_envs"])
+    state = algo.init(env, key)
+    seen = collect(algo, env, state)
+    row = (10, 2)
+    seen = dataclasses.replace(
+        seen,
+        terminated=seen.terminated.at[9, 2].set(True).at[-1].set(True),
+        truncated=jnp.zeros_like(seen.truncated),
+        valid=seen.valid.at[row].set(False),
+    )
+    garbled = dataclasses.replace(
+        seen,
+        obs=seen.obs.at[row].add(1.0),
+        action=seen.action.at[row].set(1 - seen.action[row]),
+        final_obs=seen.final_obs.at[row].add(1.0),
+        reward=seen.reward.at[row].add(5.0),
+    )
+    counted = dataclasses.replace(garbled, valid=jnp.ones_like(seen.valid))
+    assert not different(learned(algo, state, seen), learned(algo, state, garbled))
+    assert different(learned(algo, state, garbled), learned(algo, state, counted))
+
+
+def test_the_step_size_falls_to_zero_over_anneal_steps(kind):
+    algo = kind(**SMALL, anneal_steps=1280)
+    assert [float(algo.remaining(jnp.int32(i))) for i in (0, 5, 10, 20)] == [1.0, 0.5, 0.0, 0.0]
+    assert float(kind(**SMALL).remaining(jnp.int32(20))) == 1.0
+
+
+def test_nothing_is_learned_when_no_annealing_remains(kind, key):
+    algo, env = kind(**SMALL, anneal_steps=1), make("gymnax:CartPole-v1", SMALL["num_envs"])
+    state = dataclasses.replace(algo.init(env, key), iteration=jnp.int32(1))
+    assert not different(algo.step(env, state)[0].net, state.net)
