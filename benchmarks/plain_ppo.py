@@ -18,7 +18,7 @@ from jax import lax
 ENV = "CartPole-v1"
 NUM_ENVS, HORIZON, EPOCHS, MINIBATCHES = 16, 128, 4, 4
 HIDDEN = (64, 64)
-LR, GAMMA, LAM, CLIP = 1e-3, 0.99, 0.95, 0.2
+LR, GAMMA, LAM, CLIP = 2e-3, 0.99, 0.95, 0.2
 VALUE_WEIGHT, ENTROPY_WEIGHT, MAX_GRAD_NORM = 0.5, 0.01, 0.5
 
 Layer = tuple[jax.Array, jax.Array]

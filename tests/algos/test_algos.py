@@ -37,10 +37,10 @@ def test_what_reaches_learn_keeps_time_and_environments_apart(kind, key):
     assert all(leaf.shape[:2] == (SMALL["horizon"], SMALL["num_envs"]) for leaf in jax.tree.leaves(trajectory))
 
 
-def test_a_default_algorithm_learns(kind, key):
-    algo = kind(horizon=64)
+@pytest.mark.parametrize(("name", "iterations"), [("reinforce", 200), ("a2c", 500), ("ppo", 60)])
+def test_an_algorithm_learns(name, iterations, key):
+    algo = ALGOS[name](num_envs=16, horizon=32, lr=3e-3)
     env = make("gymnax:Catch-bsuite", algo.num_envs)
-    iterations = 150 if kind is ALGOS["ppo"] else 400
     run = jax.jit(lambda state: jax.lax.scan(lambda s, _: algo.step(env, s), state, length=iterations)[1])
     returns = run(algo.init(env, key))["episode_return"]
     first, last = (returns.total[part].sum() / returns.count[part].sum() for part in (slice(5), slice(-5, None)))

@@ -5,7 +5,7 @@ current `net` collected, and returns the next `net` and optimiser state, changed
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -75,7 +75,9 @@ class OnPolicy(Algorithm):
             key=key_net,
         )
         env_state, obs = env.reset(key_env)
-        return State(net, self._optimiser().init(net), env_state, obs, jnp.zeros((), jnp.int32), key)
+        return State(
+            net, self._optimiser().init(cast(optax.Params, net)), env_state, obs, jnp.zeros((), jnp.int32), key
+        )
 
     def step(self, env: Env, state: State) -> tuple[State, dict[str, Mean]]:
         key, key_act, key_env, key_learn = jax.random.split(state.key, 4)
@@ -116,7 +118,7 @@ class OnPolicy(Algorithm):
         self, net: ActorCritic, opt: optax.OptState, grads: ActorCritic, remaining: jax.Array
     ) -> tuple[ActorCritic, optax.OptState]:
         """One optimiser step."""
-        updates, opt = self._optimiser().update(grads, opt)
+        updates, opt = self._optimiser().update(cast(optax.Updates, grads), opt)
         rate = self.lr * remaining
         return jax.tree.map(lambda p, u: p - rate * u, net, updates), opt
 

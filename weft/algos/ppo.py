@@ -39,6 +39,7 @@ class Sample:
 class PPO(OnPolicy):
     """Proximal policy optimisation: several clipped epochs on every rollout."""
 
+    lr: float = 2e-3
     epochs: int = 4
     """Passes over every rollout."""
     minibatches: int = 4

@@ -23,7 +23,11 @@ from weft.ops.rollout import Transition
 class Reinforce(OnPolicy):
     """REINFORCE with a learned baseline: returns of whole episodes, no bootstrapping."""
 
+    num_envs: int = 8
     horizon: int = 512
+    lr: float = 5e-3
+    # Whole returns make the value's first gradients huge; clipped with them the policy's would vanish, and then leap.
+    max_grad_norm: float = 1e3
 
     @fragment
     def learn(
