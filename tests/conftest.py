@@ -23,6 +23,7 @@ hypothesis.settings.register_profile(
     "default",
     max_examples=int(os.environ.get("WEFT_EXAMPLES", "200")),
     deadline=None,
+    report_multiple_bugs=False,
     derandomize="WEFT_EXAMPLES" not in os.environ,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )

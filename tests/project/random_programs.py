@@ -4,7 +4,7 @@ All arithmetic is on small whole numbers, also where the type is float: every re
 answer however its operations are grouped.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -128,12 +128,9 @@ def programs(draw: st.DrawFn) -> tuple[Random, Layout]:
     """A random loop of 2 to 5 fragments and loops up to two deep, with a layout of 1 to 3 roles for it."""
     kinds = tuple(draw(st.lists(st.sampled_from(KINDS), min_size=2, max_size=5))) + ("float", "key")
     names = FRAGMENTS[: draw(st.integers(2, 5))]
-    body, final = _body(draw, list(kinds), names, depth=2, least=3)
+    body, final = _body(draw, list(kinds), names, depth=2, must=names)
     used = sorted(_used(body))
-    if not used:
-        body, final = (*body, Call(names[0], (kinds.index("float"),), (), (0,))), [*final, "float"]
-        used = [names[0]]
-    wiring = tuple(draw(st.sampled_from([i for i, kind in enumerate(final) if kind == wanted])) for wanted in kinds)
+    wiring = tuple(draw(_of_kind(final, kind)) for kind in kinds)
     floats = [i for i, kind in enumerate(final) if kind == "float"]
     metrics = tuple(draw(st.lists(st.sampled_from(floats), max_size=3)))
     return Random(num_envs=4, kinds=kinds, body=body, wiring=wiring, metrics=metrics), draw(_layouts(used))
@@ -141,50 +138,59 @@ def programs(draw: st.DrawFn) -> tuple[Random, Layout]:
 
 @st.composite
 def _layouts(draw: st.DrawFn, used: list[str]) -> Layout:
-    count = draw(st.integers(1, 3))
-    placed = {name: draw(st.integers(0, count)) for name in used}
-    runs = [tuple(name for name in used if placed[name] == role) for role in range(count)]
-    roles = [Role(f"role{i}", runs=names) for i, names in enumerate(runs) if names]
-    rest = Role("rest", runs=("*",))
-    return Layout(*draw(st.permutations([*roles, rest])))
+    count = draw(st.sampled_from((3, 2, 1)))
+    named = [name for name in used if draw(st.integers(0, 4)) < 4] or used
+    placed = {name: (i + draw(st.integers(0, count - 1))) % count for i, name in enumerate(named)} | {"*": count - 1}
+    runs = [tuple(name for name in placed if placed[name] == role) for role in range(count)]
+    return Layout(*draw(st.permutations([Role(f"role{i}", runs=names) for i, names in enumerate(runs) if names])))
 
 
-def _body(draw: st.DrawFn, kinds: list[str], names: tuple[str, ...], depth: int, least: int = 1) -> Any:
-    """Statements over values of these kinds, and the kinds of all values after them."""
+def _body(draw: st.DrawFn, kinds: list[str], names: tuple[str, ...], depth: int, must: tuple[str, ...] = ()) -> Any:
+    """Statements over values of these kinds that call every fragment of `must`, and the kinds of all values after them."""
     body = []
-    for _ in range(draw(st.integers(least, least + 3))):
-        choices = ["glue", "call", "call"] + (["scan", "scan"] if depth else [])
-        statement, made = _STATEMENTS[draw(st.sampled_from(choices))](draw, kinds, names, depth)
+    while must or draw(st.booleans()):
+        choices = ["call", *(["scan"] if depth else []), "glue"]
+        now, must = must[: (count := draw(st.integers(1, 3)))], must[count:]
+        statement, made = _STATEMENTS[draw(st.sampled_from(choices))](draw, kinds, names, depth, now)
+        if not isinstance(statement, Scan):
+            must = now[isinstance(statement, Call) :] + must
         if statement is not None:
             body.append(statement)
             kinds = [*kinds, *made]
     return tuple(body), kinds
 
 
-def _glue(draw: st.DrawFn, kinds: list[str], names: tuple[str, ...], depth: int) -> Any:
-    op = draw(st.sampled_from(sorted(op for op, (given, _, _) in OPS.items() if set(given) <= set(kinds))))
+def _glue(draw: st.DrawFn, kinds: list[str], names: tuple[str, ...], depth: int, must: tuple[str, ...]) -> Any:
+    possible = sorted(op for op, (given, _, _) in OPS.items() if set(given) <= set(kinds))
+    if not possible:
+        return None, []
+    op = draw(st.sampled_from(possible))
     args = tuple(draw(_of_kind(kinds, kind)) for kind in OPS[op][0])
     return Glue(op, args), [OPS[op][1]]
 
 
-def _call(draw: st.DrawFn, kinds: list[str], names: tuple[str, ...], depth: int) -> Any:
+def _call(draw: st.DrawFn, kinds: list[str], names: tuple[str, ...], depth: int, must: tuple[str, ...]) -> Any:
     if not names:
         return None, []
-    args = draw(st.lists(st.integers(0, len(kinds) - 1), min_size=1, max_size=4))
+    args = draw(st.lists(_newest_first(range(len(kinds))), min_size=1, max_size=4))
     # A fragment may hold others, of later names, so that nesting ends.
-    name = draw(st.sampled_from(names))
+    name = must[0] if must else draw(st.sampled_from(names))
     body, inner = _body(draw, [kinds[i] for i in args], names[names.index(name) + 1 :], depth=min(depth, 1))
     results = tuple(draw(st.lists(st.integers(0, len(inner) - 1), min_size=1, max_size=3)))
     return Call(name, tuple(args), body, results), [inner[i] for i in results]
 
 
-def _scan_statement(draw: st.DrawFn, kinds: list[str], names: tuple[str, ...], depth: int) -> Any:
+def _scan_statement(
+    draw: st.DrawFn, kinds: list[str], names: tuple[str, ...], depth: int, must: tuple[str, ...]
+) -> Any:
     length = draw(st.sampled_from((2, 3)))
     plain = [i for i, kind in enumerate(kinds) if kind in KINDS]
+    if not plain:
+        return None, []
     carry = tuple(draw(st.lists(st.sampled_from(plain), min_size=1, max_size=3)))
     stacked = [i for i, kind in enumerate(kinds) if kind == f"float{length}"]
     xs = tuple(draw(st.lists(st.sampled_from(stacked), max_size=1))) if stacked else ()
-    body, inner = _body(draw, [*kinds, *(kinds[i] for i in carry), *("float" for _ in xs)], names, depth - 1)
+    body, inner = _body(draw, [*kinds, *(kinds[i] for i in carry), *("float" for _ in xs)], names, depth - 1, must)
     carry_out = tuple(draw(_of_kind(inner, kinds[i])) for i in carry)
     floats = [i for i, kind in enumerate(inner) if kind == "float"]
     ys = tuple(draw(st.lists(st.sampled_from(floats), max_size=2))) if floats else ()
@@ -196,7 +202,12 @@ _STATEMENTS = {"glue": _glue, "call": _call, "scan": _scan_statement}
 
 
 def _of_kind(kinds: list[str], kind: str) -> st.SearchStrategy[int]:
-    return st.sampled_from([i for i, k in enumerate(kinds) if k == kind])
+    return _newest_first([i for i, k in enumerate(kinds) if k == kind])
+
+
+def _newest_first(indices: Sequence[int]) -> st.SearchStrategy[int]:
+    """Simple examples then chain their statements, instead of all starting from the state."""
+    return st.sampled_from(list(indices)[::-1])
 
 
 def _used(body: tuple[Any, ...]) -> set[str]:

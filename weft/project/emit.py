@@ -271,9 +271,12 @@ def _group(role: str, items: list[Item], messages: dict) -> list[Step]:
         elif isinstance(item, Out):
             due.setdefault(item.to, []).append(item)
         elif isinstance(item, In):
-            if (item.source, item.key) in received:
+            # What is due goes out at every receipt, needed or not, so that messages do not depend on how others group theirs.
+            known = (item.source, item.key) in received
+            if due or not known:
+                flush()
+            if known:
                 continue
-            flush()
             keys = messages[item.source, role][item.key]
             received |= {(item.source, key) for key in keys}
             parts = _transpose([expected[item.source, key].parts for key in keys])

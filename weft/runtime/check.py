@@ -61,14 +61,14 @@ def check(algo: Algorithm, env: EnvSpec, *, layout: Layout | str, iterations: in
     names = ["state" + jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(ends[0])[0]]
     leaves = zip(names, *map(jax.tree.leaves, ends), strict=True)
     label = layout if isinstance(layout, str) else layout.name
-    return Comparison(label, iterations, tuple(_compare(name, ours, theirs) for name, ours, theirs in leaves))
+    return Comparison(label, iterations, tuple(compare_leaf(name, ours, theirs) for name, ours, theirs in leaves))
 
 
 def _end(plan: Plan, iterations: int, seed: int) -> Any:
     return Local(plan.project(), barriers=True).run(plan.init(seed), iterations)
 
 
-def _compare(name: str, one: jax.Array, other: jax.Array) -> Difference:
+def compare_leaf(name: str, one: jax.Array, other: jax.Array) -> Difference:
     """Compare by bytes, so that a NaN equals itself and 0.0 does not equal -0.0."""
     a, b = (np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf) for leaf in (one, other))
     bits = [np.ascontiguousarray(x).reshape(-1).view(np.uint8).reshape(x.size, -1) for x in (a, b)]

@@ -19,12 +19,16 @@ from weft.runtime.evaluate import Context, apply
 
 AXIS = "devices"
 
+# For exact comparison. XLA drops optimisation barriers on CPUs before it fuses, and fused sums may round otherwise.
+EXACT = {"cpu": {"xla_disable_hlo_passes": "fusion"}}
+
 
 def compile_runs(program: Program, context: Context) -> dict[Run, Callable[..., Any]]:
     """An executable for every run of a program, which overwrites those of its inputs that nobody needs any more."""
     mesh = device_mesh(context.devices) if context.devices > 1 else None
     donated = find_donations(program)
-    return {run: lower_run(run, context, donate, mesh).compile() for run, donate in donated.items()}
+    options = EXACT.get(jax.default_backend()) if context.barriers else None
+    return {run: lower_run(run, context, donate, mesh).compile(options) for run, donate in donated.items()}
 
 
 def lower_run(run: Run, context: Context, donate: frozenset[Value] = frozenset(), mesh: Mesh | None = None) -> Any:

@@ -1,0 +1,61 @@
+"""Property 1: under a synchronous layout with one replica per role, every algorithm gives the fused run's bits."""
+
+import jax.numpy as jnp
+import pytest
+
+from weft import Layout, Role, check, layouts
+from weft.algorithm import Algorithm
+from weft.algos import ALGOS
+from weft.algos.ppo import PPO
+from weft.runtime.check import Comparison, Difference, compare_leaf
+
+SMALL = {"num_envs": 4, "horizon": 8, "hidden": (16,)}
+
+LAYOUTS = {
+    "actors": layouts.actors(),
+    "seed": layouts.seed(),
+    "allreduce": layouts.allreduce(),
+    "three roles": Layout(Role("world", ("env",)), Role("actor", ("act",)), Role("learner", ("learn",))),
+    "inside learn": Layout(Role("worker", ("env", "act", "gradient")), Role("server", ("update", "*"))),
+    "everyone apart": Layout(*(Role(name, (name,)) for name in ("env", "env.episodes", "act", "gradient", "update"))),
+}
+
+VARIANTS = {
+    "shared": (PPO(**SMALL, shared=True, clip_value=True, anneal_steps=1000, anneal_clip=True), "gymnax:CartPole-v1"),
+    "continuous": (PPO(**SMALL), "gymnax:Pendulum-v1"),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("algo", ALGOS)
+def test_every_algorithm_is_the_same_under_every_synchronous_layout(algo: str, layout: str) -> None:
+    found = check(ALGOS[algo](**SMALL), "gymnax:CartPole-v1", layout=LAYOUTS[layout], iterations=3)
+    assert found.identical, found.table()
+
+
+@pytest.mark.parametrize("layout", ["actors", "seed", "inside learn"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variants_are_the_same(variant: str, layout: str) -> None:
+    algo, env = VARIANTS[variant]
+    found = check(algo, env, layout=LAYOUTS[layout], iterations=3, seed=5)
+    assert found.identical, found.table()
+
+
+def test_the_comparison_sees_what_replicas_change() -> None:
+    algo: Algorithm = ALGOS["a2c"](**SMALL)
+    found = check(algo, "gymnax:CartPole-v1", layout="actors:actors=2", iterations=2)
+    assert not found.identical
+    assert "state.net" in found.table() and "largest difference" in found.table()
+
+
+def test_one_differing_leaf_is_enough() -> None:
+    same, other = Difference("state.a", 3, 0, 0.0), Difference("state.b", 3, 1, 0.5)
+    assert Comparison("seed", 1, (same,)).identical
+    assert not Comparison("seed", 1, (same, other)).identical
+    assert "state.b" in Comparison("seed", 1, (same, other)).table()
+
+
+def test_comparing_is_by_bits() -> None:
+    nan = jnp.array([jnp.nan, 0.0])
+    assert compare_leaf("x", nan, nan).differing == 0
+    assert compare_leaf("x", nan, jnp.array([jnp.nan, -0.0])).differing == 1
