@@ -1,8 +1,8 @@
 """An algorithm: a frozen dataclass of settings with `init` and `step`, one iteration of one sequential training loop.
 
-`init(env, key)` gives the state, a pytree of arrays; `step(env, state)` gives the next state and metrics, a dictionary of
-`Mean` pairs. Neither names a device, a process or a queue. By convention `state.net` holds what is trained: it is what a
-run saves as its parameters.
+`init(env, key)` gives the state, a pytree of arrays; `step(env, state)` gives the next state and metrics, a dictionary
+of `Mean` pairs. Neither names a device, a process or a queue. By convention `state.net` holds what is trained: it is
+what a run saves as its parameters.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Errors that a user can act on: what was given, what was expected, what to do. The command line shows only their text."""
+"""Errors that a user can act on: what was given, what was expected, what to do."""
 
 import difflib
 from collections.abc import Iterable

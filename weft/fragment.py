@@ -1,8 +1,8 @@
 """What an author marks: fragments, merges over replicas, and a replica's own number.
 
 A fragment is a function that a layout may place. Marking it changes nothing about what it computes: it can be called,
-jitted, differentiated and tested alone. In a traced program it stays visible as a call with a name, and that is all that
-the rest of weft needs to know about an algorithm.
+jitted, differentiated and tested alone. In a traced program it stays visible as a call with a name, and that is all
+that the rest of weft needs to know about an algorithm.
 
 >>> import jax, jax.numpy as jnp
 >>> @fragment
@@ -38,12 +38,14 @@ def fragment(*, name: str) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def fragment(fn: Any = None, *, name: str | None = None) -> Any:
     """Mark a function or method as a unit that a layout can place, under its own name or `name`.
 
-    Arguments that are not arrays (the algorithm itself, an environment, a flag) are part of the program, not of its data:
-    they must be hashable.
+    Arguments that are not arrays (the algorithm itself, an environment, a flag) are part of the program, not of its
+    data: they must be hashable.
     """
-    if fn is None:
-        return functools.partial(fragment, name=name)
-    return functools.wraps(fn)(_marked(FRAGMENT + (name or fn.__name__), fn))
+
+    def mark(function: Any) -> Any:
+        return functools.wraps(function)(_marked(FRAGMENT + (name or function.__name__), function))
+
+    return mark if fn is None else mark(fn)
 
 
 def all_mean(tree: T) -> T:

@@ -1,7 +1,8 @@
-"""Random training loops: random fragments, nested loops, glue and wirings of the state, as plain data and its interpreter.
+"""Random training loops: random fragments, nested loops, glue and wirings of the state, as plain data and its
+interpreter.
 
-All arithmetic is on small whole numbers, also where the type is float: every result is exact, so a program has one right
-answer however its operations are grouped.
+All arithmetic is on small whole numbers, also where the type is float: every result is exact, so a program has one
+right answer however its operations are grouped.
 """
 
 from collections.abc import Callable, Sequence
@@ -146,7 +147,7 @@ def _layouts(draw: st.DrawFn, used: list[str]) -> Layout:
 
 
 def _body(draw: st.DrawFn, kinds: list[str], names: tuple[str, ...], depth: int, must: tuple[str, ...] = ()) -> Any:
-    """Statements over values of these kinds that call every fragment of `must`, and the kinds of all values after them."""
+    """Statements that call every fragment of `must`, and the kinds of all values after them."""
     body = []
     while must or draw(st.booleans()):
         choices = ["call", *(["scan"] if depth else []), "glue"]

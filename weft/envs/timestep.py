@@ -1,8 +1,8 @@
 """What every environment gives, whatever it was made with.
 
-An `Env` is a batch of `num_envs` environments with three methods. `step` is a fragment named `env` and `episodes` one named
-`env.episodes`, so a layout places an environment like anything else. Episodes restart by themselves; statistics of finished episodes gather in
-the environment's state until `episodes` takes them out.
+An `Env` is a batch of `num_envs` environments with three methods. `step` is a fragment named `env` and `episodes` one
+named `env.episodes`, so a layout places an environment like anything else. Episodes restart by themselves; statistics
+of finished episodes gather in the environment's state until `episodes` takes them out.
 """
 
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ from weft.metrics import Mean
 class TimeStep:
     """The result of one step of `num_envs` environments; every leaf leads with that axis.
 
-    `obs` is what to act on next: after an end it is the first observation of the next episode, and `final_obs` is the last
-    one of the episode that ended (equal to `obs` elsewhere). Truncation bootstraps from `final_obs`; termination wins where
-    both are set. Rows with `valid` false were inserted by an autoreset: never learned from, never counted.
+    `obs` is what to act on next: after an end it is the first observation of the next episode, and `final_obs` is the
+    last one of the episode that ended (equal to `obs` elsewhere). Truncation bootstraps from `final_obs`; termination
+    wins where both are set. Rows with `valid` false were inserted by an autoreset: never learned from, never counted.
     """
 
     obs: Any

@@ -68,7 +68,8 @@ class _Lift:
         if not roles:
             return self.add("glue", eqn.primitive.name, eqn, inputs)
         if len(roles) == 1 and not self.exchanges(eqn, roles):
-            return self.whole(mark, eqn, inputs, *roles, owner)
+            (role,) = roles
+            return self.whole(mark, eqn, inputs, role, owner)
         if mark and mark.kind == "merge":
             return self.add("merge", mark.name, eqn, inputs, role=owner, key=self.key("all_" + mark.name))
         if eqn.primitive.name in ("jit", "pjit"):
@@ -88,7 +89,7 @@ class _Lift:
 
     def opened(self, mark: Mark | None, eqn: Any, inputs: Any, owner: str | None) -> tuple[Value, ...]:
         """A call whose body stands in line; if one role runs it, a closing node names its results."""
-        role = self.place(mark) if mark and owner is None else owner
+        role = self.role_of(mark, eqn) if mark and owner is None else owner
         outputs = self.closed(eqn.params["jaxpr"], inputs, role)
         if mark is None or owner is not None or role is None:
             return outputs
@@ -137,9 +138,8 @@ class _Lift:
         if owner is not None:
             return frozenset({owner})
         mark = mark_of(eqn)
-        if mark and mark.kind == "fragment" and (role := self.place(mark)):
-            if placed_as(mark.name, self.layout.placement) or not self.named_inside(eqn):
-                return frozenset({role})
+        if mark and mark.kind == "fragment" and (role := self.role_of(mark, eqn)):
+            return frozenset({role})
         inner = frozenset().union(
             *(self.roles(e, None) for part in jex.jaxprs_in_params(eqn.params) for e in part.eqns)
         )
@@ -150,13 +150,13 @@ class _Lift:
             )
         return inner
 
-    def place(self, mark: Mark) -> str | None:
-        """The role of a fragment by name, or the one that runs all the rest."""
-        return placed_as(mark.name, self.layout.placement) or self.layout.placement.get("*")
-
-    def named_inside(self, eqn: Any) -> bool:
-        names = {mark.name for mark in marks_in(eqn) if mark.kind == "fragment"} - {mark_of(eqn).name}
-        return any(placed_as(name, self.layout.placement) for name in names)
+    def role_of(self, mark: Mark, eqn: Any) -> str | None:
+        """The role that runs a fragment: by its name, or as one of the rest if nothing inside it has a name here."""
+        placement = self.layout.placement
+        if role := placed_as(mark.name, placement):
+            return role
+        inner = {other.name for other in marks_in(eqn) if other.kind == "fragment"} - {mark.name}
+        return None if any(placed_as(name, placement) for name in inner) else placement.get("*")
 
     def exchanges(self, eqn: Any, roles: frozenset[str]) -> bool:
         """Whether running an equation involves other replicas."""
@@ -169,7 +169,7 @@ def _const(value: Any, aval: Any = None) -> Value:
 
 
 def _result_names(name: str, eqn: Any, inputs: Sequence[str]) -> list[str]:
-    """`env[1].reward` for a result of a fragment, by its path in what the fragment returned; a loop keeps such names."""
+    """`env[1].reward` for a result of a fragment, by its path in what that returned; a loop keeps such names."""
     if eqn.primitive.name == "scan":
         body = eqn.params["jaxpr"].jaxpr
         names = dict(zip(body.invars, inputs, strict=True))

@@ -40,8 +40,9 @@ class Node:
     """One step of the program.
 
     `key` names a placed node by its place among the fragment calls around it, so that the same call is found again in a
-    trace at another batch size, whatever glue lies between. `role` is who runs it; glue without a role is run by whoever
-    needs it. `eqn` is None where a fragment's own body stands in line before the node: the node then only names its results.
+    trace at another batch size, whatever glue lies between. `role` is who runs it; glue without a role is run by
+    whoever needs it. `eqn` is None where a fragment's own body stands in line before the node: the node then only names
+    its results.
     """
 
     kind: Kind

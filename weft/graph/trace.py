@@ -68,7 +68,8 @@ def recording(algo: Algorithm) -> tuple[Algorithm, set[str]]:
             reads.add(name)
         return kind.__getattribute__(self, name)
 
-    # Identity, not equality: a fragment traced for an equal algorithm would otherwise be found in a cache and read nothing.
+    # Identity, not equality: a fragment traced for an equal algorithm would otherwise be found in a cache and read
+    # nothing.
     copy_type = type(
         kind.__name__, (kind,), {"__getattribute__": read, "__eq__": object.__eq__, "__hash__": object.__hash__}
     )
@@ -101,7 +102,7 @@ def _check_step(step: Any, state: Any) -> tuple[Any, Any]:
     for (path, old), (_, new) in zip(before[0], after[0], strict=True):
         if (old.shape, old.dtype) != (new.shape, new.dtype):
             raise WeftError(
-                f"state{keystr(path)} is {old.dtype}{list(old.shape)} before step and {new.dtype}{list(new.shape)} after: "
-                "an iteration must keep every leaf's shape and type"
+                f"state{keystr(path)} is {old.dtype}{list(old.shape)} before step and {new.dtype}{list(new.shape)} "
+                "after: an iteration must keep every leaf's shape and type"
             )
     return result

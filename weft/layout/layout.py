@@ -17,9 +17,9 @@ from weft.errors import WeftError
 class Role:
     """A party of the computation: the fragments it runs, and its copies.
 
-    `replicas` are independent copies, each with its share of the environments. `devices` makes each copy one program over
-    that many devices of its process, again with a share for each. The name `*` stands for every fragment that the layout
-    does not name.
+    `replicas` are independent copies, each with its share of the environments. `devices` makes each copy one program
+    over that many devices of its process, again with a share for each. The name `*` stands for every fragment that the
+    layout does not name.
     """
 
     name: str

@@ -1,9 +1,9 @@
 """Which inputs a run may overwrite.
 
-A run may reuse the memory of an array that nobody will look at again. Arrays pass from slot to slot without being copied (a
-carry's next value becomes its current one, a message is handed over by reference), so slots that can hold the same array
-are taken together: none of them may be seen by another party, each may pass it on once only and only after its last
-reading, and the slot that is overwritten must be bound anew before it is read again.
+A run may reuse the memory of an array that nobody will look at again. Arrays pass from slot to slot without being
+copied (a carry's next value becomes its current one, a message is handed over by reference), so slots that can hold the
+same array are taken together: none of them may be seen by another party, each may pass it on once only and only after
+its last reading, and the slot that is overwritten must be bound anew before it is read again.
 """
 
 from collections import Counter

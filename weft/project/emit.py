@@ -1,14 +1,15 @@
 """From a graph and its needs to one role's program.
 
-A role goes through the global program in order and keeps its own part: what it runs, and the glue that it needs, put off
-until something of its own uses it. A value from elsewhere is received when first used. Sends wait until the role is about
-to receive (or merge, or loop): then all that is due to one receiver goes as one message, and everything in between is one
-run of device code.
+A role goes through the global program in order and keeps its own part: what it runs, and the glue that it needs, put
+off until something of its own uses it. A value from elsewhere is received when first used. Sends wait until the role is
+about to receive (or merge, or loop): then all that is due to one receiver goes as one message, and everything in
+between is one run of device code.
 
 Why no deadlock: order all messages by the place of their sender's flush in the global program. A role waits only for a
-message whose values were made earlier in that order than anything the role itself still owes to the sender's side of it;
-between making a value and sending it a role receives nothing. So of all the parties that wait, the one waiting for the
-earliest message always gets it. Bounded streams do not change this: a full stream waits for a receipt of an earlier step.
+message whose values were made earlier in that order than anything the role itself still owes to the sender's side of
+it; between making a value and sending it a role receives nothing. So of all the parties that wait, the one waiting for
+the earliest message always gets it. Bounded streams do not change this: a full stream waits for a receipt of an earlier
+step.
 """
 
 from collections.abc import Callable, Iterable
@@ -271,7 +272,8 @@ def _group(role: str, items: list[Item], messages: dict) -> list[Step]:
         elif isinstance(item, Out):
             due.setdefault(item.to, []).append(item)
         elif isinstance(item, In):
-            # What is due goes out at every receipt, needed or not, so that messages do not depend on how others group theirs.
+            # What is due goes out at every receipt, needed or not, so that messages do not depend on how others group
+            # theirs.
             known = (item.source, item.key) in received
             if due or not known:
                 flush()

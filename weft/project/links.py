@@ -1,13 +1,14 @@
 """How a value goes from the replicas of one role to those of another: derived from its two shapes, never declared.
 
-Each role's loop is traced at that role's share of the environments. A crossing value has a shape in the sender's trace and
-one in the receiver's; the axis in which they differ is its batch axis, along which shares are joined or split.
+Each role's loop is traced at that role's share of the environments. A crossing value has a shape in the sender's trace
+and one in the receiver's; the axis in which they differ is its batch axis, along which shares are joined or split.
 """
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 
 from weft.errors import WeftError
 from weft.layout.layout import Role
@@ -25,7 +26,8 @@ class Link:
 def link(name: str, source: Role, dest: Role, avals: tuple[Any, Any], *, batch: int, varying: bool) -> Link:
     """The link for a value that has the shapes `avals` at the source and at the destination.
 
-    `batch` is the number of environments in all; `varying` says whether the source's replicas may hold different values.
+    `batch` is the number of environments in all; `varying` says whether the source's replicas may hold different
+    values.
     """
     if source.shares == dest.shares:
         return Link("pair")
@@ -40,8 +42,8 @@ def link(name: str, source: Role, dest: Role, avals: tuple[Any, Any], *, batch: 
         return Link("broadcast" if axis is None else "scatter", fan, axis)
     if axis is None and varying:
         raise WeftError(
-            f"{name} comes from {source.shares} replicas of {source.name} that may each have another value, it has no batch "
-            f"axis to join them along, and {dest.name} needs one: merge it with all_mean or all_sum where it is made"
+            f"{name} comes from {source.shares} replicas of {source.name} that may each have another value, it has no "
+            f"batch axis to join them along, and {dest.name} needs one: merge it with all_mean or all_sum where it is made"
         )
     return Link("first" if axis is None else "gather", fan, axis)
 
@@ -58,17 +60,18 @@ def batch_axis(name: str, avals: tuple[Any, Any], sizes: tuple[int, int]) -> int
         return None
     if len(differing) > 1:
         raise WeftError(
-            f"{name} changes in several axes with the number of environments ({shapes[0]}, {shapes[1]}): keep one batch axis"
+            f"{name} changes in several axes with the number of environments ({shapes[0]}, {shapes[1]}): "
+            "keep one batch axis"
         )
     axis = differing[0]
     if (shapes[0][axis], shapes[1][axis]) != sizes:
         raise WeftError(
-            f"axis {axis} of {name} has {shapes[0][axis]} entries for {sizes[0]} environments: another axis is folded into it, "
-            "so shares cannot be joined in order; fold it after the value has crossed (inside the fragment that uses it)"
+            f"axis {axis} of {name} has {shapes[0][axis]} entries for {sizes[0]} environments: another axis is folded "
+            "into it, so shares cannot be joined in order; fold it after the value has crossed, in the fragment that uses it"
         )
     return axis
 
 
 def is_key(aval: Any) -> bool:
     """Whether an array holds typed random keys."""
-    return jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key)
+    return jnp.issubdtype(aval.dtype, jax.dtypes.prng_key)

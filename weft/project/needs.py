@@ -1,11 +1,13 @@
 """Who needs which value, and from whom it comes.
 
-Every node that has a role runs there and needs its inputs there. Glue runs wherever its result is needed, so it passes the
-need on to its inputs. A value that a role needs and another role's node makes is a crossing. A loop's carry that a role
-needs at the start of a step it needs at the end too, for the next one; the fixed point of that is found by repetition.
+Every node that has a role runs there and needs its inputs there. Glue runs wherever its result is needed, so it passes
+the need on to its inputs. A value that a role needs and another role's node makes is a crossing. A loop's carry that a
+role needs at the start of a step it needs at the end too, for the next one; the fixed point of that is found by
+repetition.
 
-The results of a shared loop are made by whoever has their value in the loop anyway: the stacked rewards of a rollout come
-from the environment's role in one piece, not step by step. Where nobody has it, the role that must be sent least makes it.
+The results of a shared loop are made by whoever has their value in the loop anyway: the stacked rewards of a rollout
+come from the environment's role in one piece, not step by step. Where nobody has it, the role that must be sent least
+makes it.
 """
 
 from collections.abc import Callable, Iterable
@@ -40,7 +42,8 @@ Settle = Callable[[Wants], Needs]
 def find_needs(graph: Graph, roles: tuple[str, ...], carried: int) -> Needs:
     """The needs of a whole program, whose every output some role must end up with.
 
-    The program is itself repeated: the first `carried` outputs are the next state, which whoever started from must have again.
+    The program is itself repeated: the first `carried` outputs are the next state, which whoever started from must have
+    again.
     """
     shared = {output for node in graph.nodes if node.body is not None for output in node.outputs}
     loose = frozenset(shared.intersection(graph.outputs))
@@ -120,7 +123,7 @@ def _settle_loop(node: Node, body: Graph, roles: tuple[str, ...], makes: Wants) 
 
 
 def _place(graph: Graph, roles: tuple[str, ...], wanted: Wanted, settle: Settle) -> tuple[Needs, Wanted]:
-    """Choose the makers of each wanted output: who wants it and has it for nothing, else who has it, else the cheapest."""
+    """Choose who makes each wanted output: who wants it and has it for nothing, else who has it, else the cheapest."""
     makes: Wants = {role: set() for role in roles}
     free = _Free(graph, settle(makes))
     makers: Wanted = {}

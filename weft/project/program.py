@@ -59,7 +59,7 @@ class Merge:
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """Repeat the body. `starts` are (slot, first value) pairs, `moves` (slot, next value), `ends` (slot, last value)."""
+    """Repeat the body. `starts` are pairs of a slot and its first value, `moves` its next, `ends` its last."""
 
     length: int
     reverse: bool

@@ -1,7 +1,7 @@
 """Projection: from one training loop and a layout to a program for each role.
 
-The passes, in order: trace the loop at each role's share of the environments; build its graph with the layout's roles; find
-who needs what; see how each crossing value is linked; draft each role's part; assemble messages and runs.
+The passes, in order: trace the loop at each role's share of the environments; build its graph with the layout's roles;
+find who needs what; see how each crossing value is linked; draft each role's part; assemble messages and runs.
 """
 
 from collections.abc import Callable
@@ -105,7 +105,8 @@ def _view(algo: Algorithm, env_of: Any, layout: Layout, total: int, shares: int,
     if total % shares:
         owner = next(role for role in layout.roles if role.shares == shares)
         raise WeftError(
-            f"num_envs={total} cannot be shared out evenly over {shares} replicas of {owner.name}: make it a multiple of {shares}"
+            f"num_envs={total} cannot be shared out evenly over {shares} replicas of {owner.name}: "
+            f"make it a multiple of {shares}"
         )
     traced = trace(algo, env_of(total // shares), length)
     graph = build(traced, layout)
@@ -183,8 +184,8 @@ class _Varying:
             held = role.name in view.needs.makers[output]
             if held and axis is None and not is_key(output.aval) and self.flags[role.name].get(output, False):
                 raise WeftError(
-                    f"{name} would come to differ between the {role.shares} replicas of {role.name}: it has no batch axis and "
-                    "what it is computed from differs; merge that with all_mean or all_sum (gradients, running statistics)"
+                    f"{name} would come to differ between the {role.shares} replicas of {role.name}: it has no batch "
+                    "axis and what it is computed from differs; merge that with all_mean or all_sum"
                 )
 
 

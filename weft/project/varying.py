@@ -1,8 +1,8 @@
 """Which values may differ between the replicas of a role.
 
-A replica's share of the environments and its random keys are its own; what is computed from them varies, and a merge makes
-it the same again. A leaf of the state that varies, has no batch axis and is no key would be a different thing on each
-replica, and nobody could say which one the state is: that is refused.
+A replica's share of the environments and its random keys are its own; what is computed from them varies, and a merge
+makes it the same again. A leaf of the state that varies, has no batch axis and is no key would be a different thing on
+each replica, and nobody could say which one the state is: that is refused.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """Proving that a layout changes nothing: run it and the fused program from one seed, and compare every bit.
 
-Fragments are fenced by optimisation barriers in both runs, so that the compiler cannot round differently across a boundary
-that only one of them has. Training has no such fences.
+Fragments are fenced by optimisation barriers in both runs, so that the compiler cannot round differently across a
+boundary that only one of them has. Training has no such fences.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """From the runs of a role's program to XLA executables.
 
-A run is a flat function from arrays to arrays. Over several devices it is the same function under `shard_map`: every array
-then has a leading axis with one entry for each device, so that nothing else needs to know.
+A run is a flat function from arrays to arrays. Over several devices it is the same function under `shard_map`: every
+array then has a leading axis with one entry for each device, so that nothing else needs to know.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,9 @@ from weft.runtime.evaluate import Context, apply
 
 AXIS = "devices"
 
-# For exact comparison. XLA drops optimisation barriers on CPUs before it fuses, and fused sums may round otherwise.
-EXACT = {"cpu": {"xla_disable_hlo_passes": "fusion"}}
+# For exact comparison. On CPUs XLA drops optimisation barriers before it fuses, and LLVM then contracts a product and a
+# sum into one operation that rounds once, or not, as the fusion falls. Without its optimiser it rounds as written.
+EXACT = {"cpu": {"xla_backend_optimization_level": 0}}
 
 
 def compile_runs(program: Program, context: Context) -> dict[Run, Callable[..., Any]]:
@@ -59,7 +60,8 @@ def device_mesh(count: int) -> Mesh:
     devices = jax.devices()
     if count > len(devices):
         raise WeftError(
-            f"the layout asks for {count} devices, but there {'is' if len(devices) == 1 else 'are'} {len(devices)} here ({devices[0].platform})"
+            f"the layout asks for {count} devices, but {devices[0].platform} has {len(devices)} here: "
+            f"ask for at most {len(devices)}"
         )
     return Mesh(np.array(devices[:count]), (AXIS,))
 

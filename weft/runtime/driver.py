@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from weft import envs
 from weft.algorithm import Algorithm
@@ -130,7 +131,7 @@ class Reporter:
     done: int = 0
 
     def __call__(self, metrics: dict[str, Mean]) -> None:
-        rows = {name: (mean.total, mean.count) for name, mean in metrics.items()}
+        rows = {name: (np.asarray(mean.total), np.asarray(mean.count)) for name, mean in metrics.items()}
         self.done += len(next(iter(rows.values()))[0]) if rows else 1
         seconds = time.perf_counter() - self.started
         update = Update(self.done, self.iterations, self.done * self.steps_per_iteration, seconds, rows)

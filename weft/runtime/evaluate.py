@@ -1,7 +1,7 @@
 """What each operation of a run computes, as JAX code: the table from operations to functions.
 
-An equation is bound as it was traced, except that marked calls dissolve into their bodies, so that nothing of weft is left
-in the compiled program.
+An equation is bound as it was traced, except that marked calls dissolve into their bodies, so that nothing of weft is
+left in the compiled program.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,13 +14,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from weft.graph.marks import Mark, closed_parts, mark_of, marks_in
+from weft.project.links import is_key
 from weft.project.program import Op
 from weft.runtime.keys import fold
 
 
 @dataclass(frozen=True)
 class Context:
-    """Who evaluates: a replica's number, the device axis if it spans several devices, and whether fragments are fenced."""
+    """Who evaluates: a replica's number, its device axis if it spans several, and whether fragments are fenced."""
 
     index: int = 0
     count: int = 1
@@ -116,7 +117,7 @@ def _dissolved(part: Any, context: Context) -> Any:
 
 
 def _empty(aval: Any) -> Any:
-    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
+    if is_key(aval):
         return jnp.broadcast_to(
             jax.random.key(0, impl=str(aval.dtype).removeprefix("key<").removesuffix(">")), aval.shape
         )

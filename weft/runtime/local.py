@@ -18,7 +18,7 @@ from weft.runtime.evaluate import Context
 from weft.runtime.shares import gather, gather_metrics, scatter
 from weft.runtime.strand import Strand
 
-Watch = Callable[[dict[int, Any]], None]
+Watch = Callable[[Any], None]
 
 
 class RoleFailed(Exception):
@@ -40,7 +40,8 @@ class Local:
             program = self.projection.programs[role.name]
             if role.devices > 1 and program.exchanges:
                 raise WeftError(
-                    f"role {role.name} spans {role.devices} devices and exchanges values with others: give it replicas instead"
+                    f"role {role.name} spans {role.devices} devices and exchanges values with others: "
+                    "give it replicas instead"
                 )
             self.executables |= self.compile(program, role)
 
@@ -55,7 +56,7 @@ class Local:
         return compiled
 
     def run(self, state: Any, times: int, watch: Watch = lambda outputs: None) -> Any:
-        """Go through the programs `times` times from a state; `watch` gets the metrics after each. The state at the end."""
+        """The state after going through the programs `times` times; `watch` gets the metrics of each."""
         return _Session(self, times, watch).run(state)
 
 

@@ -21,7 +21,7 @@ Outputs = dict[tuple[str, int], dict[int, Any]]
 
 
 def scatter(projection: Projection, state: Any) -> Outputs:
-    """For every replica of every role, the leaves of the state that it starts from; copies, so that it may overwrite them."""
+    """For every replica, the leaves of the state that it starts from; copies, so that it may overwrite them."""
     leaves = jax.tree.leaves(state)
     return {
         (role.name, index): {

@@ -63,6 +63,7 @@ class Strand:
     def loop(self, step: Loop) -> None:
         slots = self.slots
         slots.update([(slot, slots[first]) for slot, first in step.starts])
+        ends: list[tuple[Value, Any]] = []
         for index in self.counter(step):
             slots[step.index] = index
             self.steps(step.body)
