@@ -47,7 +47,7 @@ ROWS = (
         "gymnax:Pendulum-v1",
         steps=1_000_000,
         target=-300,
-        settings=("gamma=0.9", "epochs=10", "entropy_weight=0"),
+        settings=("gamma=0.9", "lr=1e-3", "epochs=10", "entropy_weight=0"),
     ),
 )
 

@@ -66,9 +66,9 @@ def test_no_gradient_flows_through_the_advantage(rows):
 def test_a_clipped_ratio_stops_paying_off():
     def slope(log_ratio, advantage):
         one = (jnp.array([log_ratio]), jnp.array([advantage]))
-        return jax.grad(lambda x: average(clipped_surrogate(jnp.exp(x), advantage=one[1], clip=0.2, valid=jnp.ones(1, bool))))(
-            one[0]
-        )[0]
+        return jax.grad(
+            lambda x: average(clipped_surrogate(jnp.exp(x), advantage=one[1], clip=0.2, valid=jnp.ones(1, bool)))
+        )(one[0])[0]
 
     assert slope(0.5, 1.0) == 0 and slope(-0.5, -1.0) == 0
     assert slope(-0.5, 1.0) < 0 < slope(0.5, -1.0)

@@ -43,7 +43,7 @@ def link(name: str, source: Role, dest: Role, avals: tuple[Any, Any], *, batch: 
     if axis is None and varying:
         raise WeftError(
             f"{name} comes from {source.shares} replicas of {source.name} that may each have another value, it has no "
-            f"batch axis to join them along, and {dest.name} needs one: merge it with all_mean or all_sum where it is made"
+            f"batch axis to join them along, and {dest.name} needs one: use all_mean or all_sum where it is made"
         )
     return Link("first" if axis is None else "gather", fan, axis)
 
@@ -67,7 +67,7 @@ def batch_axis(name: str, avals: tuple[Any, Any], sizes: tuple[int, int]) -> int
     if (shapes[0][axis], shapes[1][axis]) != sizes:
         raise WeftError(
             f"axis {axis} of {name} has {shapes[0][axis]} entries for {sizes[0]} environments: another axis is folded "
-            "into it, so shares cannot be joined in order; fold it after the value has crossed, in the fragment that uses it"
+            "into it, so shares cannot be joined in order; fold it in the fragment that uses the value, after it crossed"
         )
     return axis
 

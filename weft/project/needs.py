@@ -49,21 +49,27 @@ def find_needs(graph: Graph, roles: tuple[str, ...], carried: int) -> Needs:
     loose = frozenset(shared.intersection(graph.outputs))
     held: Wants = {role: set() for role in roles}
     while True:
-
-        def settle(makes: Wants) -> Needs:
-            return _settle(graph, roles, {role: makes[role] | held[role] for role in roles}, loose)  # noqa: B023
-
-        wanted = {
-            index: tuple(role for role in roles if index in held[role])
-            for index, output in enumerate(graph.outputs)
-            if output not in loose
-        }
-        needs, makers = _place(graph, roles, wanted, settle)
+        needs = _settle_program(graph, roles, held, loose)
         again = {role: {i for i in range(carried) if graph.inputs[i] in needs.needed[role]} for role in roles}
         if again == held:
-            needs.makers.update({graph.outputs[index]: who for index, who in makers.items()})
             return needs
         held = again
+
+
+def _settle_program(graph: Graph, roles: tuple[str, ...], held: Wants, loose: frozenset[Value]) -> Needs:
+    """The program where each role ends with the outputs it must hold, and every other output has some maker."""
+
+    def settle(makes: Wants) -> Needs:
+        return _settle(graph, roles, {role: makes[role] | held[role] for role in roles}, loose)
+
+    wanted = {
+        index: tuple(role for role in roles if index in held[role])
+        for index, output in enumerate(graph.outputs)
+        if output not in loose
+    }
+    needs, makers = _place(graph, roles, wanted, settle)
+    needs.makers.update({graph.outputs[index]: who for index, who in makers.items()})
+    return needs
 
 
 def _needing(needs: Needs, roles: tuple[str, ...], value: Value) -> tuple[str, ...]:
