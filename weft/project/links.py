@@ -67,7 +67,7 @@ def batch_axis(name: str, avals: tuple[Any, Any], sizes: tuple[int, int]) -> int
     if (shapes[0][axis], shapes[1][axis]) != sizes:
         raise WeftError(
             f"axis {axis} of {name} has {shapes[0][axis]} entries for {sizes[0]} environments: another axis is folded "
-            "into it, so shares cannot be joined in order; fold it in the fragment that uses the value, after it crossed"
+            "into it, so shares cannot be joined in order; fold it in the fragment that uses the value"
         )
     return axis
 

@@ -159,7 +159,7 @@ def _divide(plan: Plan, steps: int) -> tuple[list[tuple[Projection, int]], int, 
 
 
 def _length(iterations: int) -> int:
-    """Iterations in one dispatch: about a sixty-fourth of the run, at most 32, and if it can be a divisor of the run."""
+    """Iterations in one dispatch: about a sixty-fourth of the run, at most 32, a divisor of the run if it can be."""
     about = max(1, min(iterations // 64, 32))
     # Another length for the rest would have to be compiled too, so a divisor is worth some distance.
     near = [length for length in range(about // 4 + 1, 4 * about + 1) if iterations % length == 0]
