@@ -29,8 +29,7 @@ from weft.layout.layout import Layout
 
 def build(trace: Trace, layout: Layout) -> Graph:
     """The graph of a traced loop, with the layout's roles on its nodes."""
-    known = {mark.name for eqn in trace.jaxpr.eqns for mark in marks_in(eqn) if mark.kind == "fragment"}
-    _check_names(layout, known)
+    _check_names(layout, trace.fragments)
     inputs = tuple(Value(aval, name) for aval, name in zip(trace.jaxpr.in_avals, trace.state_names, strict=True))
     lift = _Lift(layout)
     outputs = lift.closed(trace.jaxpr, inputs, owner=None)
@@ -189,7 +188,7 @@ def _name(names: dict[Any, str], atom: Any) -> str:
     return "constant" if isinstance(atom, jex.Literal) else names.get(atom, "constant")
 
 
-def _check_names(layout: Layout, known: set[str]) -> None:
+def _check_names(layout: Layout, known: frozenset[str]) -> None:
     for role in layout.roles:
         for name in role.runs:
             if name != "*" and not any(f"{fragment}.".startswith(f"{name}.") for fragment in known):

@@ -9,13 +9,15 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
+import jax.extend.core as jex
 from jax import lax
+from jax.interpreters import partial_eval as pe
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from weft.algorithm import Algorithm
 from weft.envs.timestep import Env
 from weft.errors import WeftError
-from weft.graph.marks import calls
+from weft.graph.marks import calls, marks_in
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +25,8 @@ class Trace:
     """A traced loop: the state's leaves come first among its outputs, stacked metrics follow."""
 
     jaxpr: Any
+    fragments: frozenset[str]
+    """The names of all fragments, also of those whose results nothing uses."""
     state_names: tuple[str, ...]
     state_avals: tuple[Any, ...]
     metric_names: tuple[str, ...]
@@ -46,7 +50,8 @@ def trace(algo: Algorithm, env: Env, length: int = 1) -> Trace:
     state_paths, state_tree = tree_flatten_with_path(state)
     metric_paths, metric_tree = tree_flatten_with_path(metrics)
     return Trace(
-        jaxpr=jaxpr,
+        jaxpr=_without_unused(jaxpr),
+        fragments=frozenset(mark.name for eqn in jaxpr.eqns for mark in marks_in(eqn) if mark.kind == "fragment"),
         state_names=tuple("state" + keystr(path) for path, _ in state_paths),
         state_avals=tuple(leaf for _, leaf in state_paths),
         metric_names=tuple("metrics" + keystr(path) for path, _ in metric_paths),
@@ -106,3 +111,10 @@ def _check_step(step: Any, state: Any) -> tuple[Any, Any]:
                 "after: an iteration must keep every leaf's shape and type"
             )
     return result
+
+
+def _without_unused(closed: Any) -> Any:
+    """The jaxpr without operands and results that nothing uses: a policy's role needs no critic."""
+    used = [True] * len(closed.jaxpr.outvars)
+    jaxpr, _ = pe.dce_jaxpr(closed.jaxpr, used, instantiate=True)
+    return jex.ClosedJaxpr(jaxpr, closed.consts)
