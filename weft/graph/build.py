@@ -45,6 +45,9 @@ class _Lift:
     nodes: list[Node] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     sources: dict[Value, frozenset[str]] = field(default_factory=dict)
+    """The roles whose nodes a value comes from."""
+    settled: bool = True
+    """Whether these are all known: what a loop's carry comes from shows only after its body is read."""
 
     def closed(self, closed: Any, inputs: Sequence[Value], owner: str | None) -> tuple[Value, ...]:
         """Read a closed jaxpr into this scope: its equations run on `owner` if there is one."""
@@ -96,13 +99,31 @@ class _Lift:
 
     def loop(self, eqn: Any, inputs: Any, owner: str | None) -> tuple[Value, ...]:
         """A loop that several parties run together, each its own part of the body."""
+        if eqn.params["length"] == 0:
+            raise WeftError("a loop of no steps spans roles or replicas: give it at least one step")
         key = self.key("loop")
-        body = _Lift(self.layout, path=key + "/")
         avals = eqn.params["jaxpr"].in_avals
         body_inputs = tuple(Value(aval, value.name) for aval, value in zip(avals, inputs, strict=True))
-        outputs = body.closed(eqn.params["jaxpr"], body_inputs, owner)
+        sources = {inside: self.made_by([value]) for inside, value in zip(body_inputs, inputs, strict=True)}
+        body, outputs = self.body(eqn, key, body_inputs, sources, owner)
         graph = Graph(body_inputs, tuple(body.nodes), outputs)
-        return self.add("loop", "loop", eqn, inputs, role=owner, key=key, body=graph, names=[v.name for v in outputs])
+        names = [value.name for value in outputs]
+        results = self.add("loop", "loop", eqn, inputs, role=owner, key=key, body=graph, names=names)
+        self.sources |= {result: body.made_by([output]) for result, output in zip(results, outputs, strict=True)}
+        return results
+
+    def body(self, eqn: Any, key: str, inputs: Any, sources: Any, owner: str | None) -> tuple["_Lift", Any]:
+        """A loop's body, read again until it is known who makes what the loop carries."""
+        carry = inputs[eqn.params["num_consts"] :][: eqn.params["num_carry"]]
+        settled = False
+        while True:
+            body = _Lift(self.layout, path=key + "/", sources=dict(sources), settled=settled and self.settled)
+            outputs = body.closed(eqn.params["jaxpr"], inputs, owner)
+            if settled:
+                return body, outputs
+            after = {value: sources[value] | body.made_by([out]) for value, out in zip(carry, outputs, strict=False)}
+            settled = all(sources[value] == makers for value, makers in after.items())
+            sources = sources | after
 
     def maker(self, inputs: Any) -> str | None:
         """Who merges values outside any fragment: the role that made them, if it has replicas to merge over."""
@@ -112,6 +133,8 @@ class _Lift:
             raise WeftError(
                 f"one merge over the replicas of several roles ({', '.join(replicated)}): merge what each made apart"
             )
+        if self.settled and not makers and any(role.replicas > 1 for role in self.layout.roles):
+            raise WeftError("a merge outside any fragment, of values that no role made: merge where they are used")
         return next(iter(replicated), None)
 
     def made_by(self, values: Any) -> frozenset[str]:

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from weft.graph.marks import Mark, closed_parts, mark_of, marks_in
-from weft.project.links import is_key
 from weft.project.program import Op
 from weft.runtime.keys import fold
 
@@ -47,7 +46,7 @@ RULES: dict[str, Callable[..., Sequence[Any]]] = {
     "equation": _equation,
     "constant": lambda params, context, value: [jnp.asarray(value)],
     "index": lambda params, context, stack, step: [lax.dynamic_index_in_dim(stack, step, keepdims=False)],
-    "empty": lambda params, context: [_empty(params["aval"])],
+    "empty": lambda params, context: [jnp.zeros(params["aval"].shape, params["aval"].dtype)],
     "store": lambda params, context, stack, value, step: [_store(stack, value, step)],
     "split": _split,
     "join": lambda params, context, *parts: [jnp.concatenate(parts, axis=params["axis"])],
@@ -114,14 +113,6 @@ def _dissolved(part: Any, context: Context) -> Any:
     closed = part if isinstance(part, jex.ClosedJaxpr) else jex.ClosedJaxpr(part, ())
     again = jax.make_jaxpr(lambda *inputs: run_jaxpr(closed, inputs, context))(*closed.in_avals)
     return again if isinstance(part, jex.ClosedJaxpr) else again.jaxpr
-
-
-def _empty(aval: Any) -> Any:
-    if is_key(aval):
-        return jnp.broadcast_to(
-            jax.random.key(0, impl=str(aval.dtype).removeprefix("key<").removesuffix(">")), aval.shape
-        )
-    return jnp.zeros(aval.shape, aval.dtype)
 
 
 def _store(stack: Any, value: Any, step: Any) -> Any:
