@@ -22,7 +22,7 @@ import jax.extend.core as jex
 
 from weft.errors import WeftError, unknown
 from weft.graph.graph import Graph, Node, Value
-from weft.graph.marks import Mark, mark_of, marks_in, placed_as
+from weft.graph.marks import Mark, mark_of, marks_in, placed_as, scan_shape
 from weft.graph.trace import Trace
 from weft.layout.layout import Layout
 
@@ -114,7 +114,8 @@ class _Lift:
 
     def body(self, eqn: Any, key: str, inputs: Any, sources: Any, owner: str | None) -> tuple["_Lift", Any]:
         """A loop's body, read again until it is known who makes what the loop carries."""
-        carry = inputs[eqn.params["num_consts"] :][: eqn.params["num_carry"]]
+        consts, carried = scan_shape(eqn)
+        carry = inputs[consts:][:carried]
         settled = False
         while True:
             body = _Lift(self.layout, path=key + "/", sources=dict(sources), settled=settled and self.settled)

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from weft.graph.marks import scan_shape
+
 Kind = Literal["fragment", "loop", "merge", "glue"]
 
 
@@ -57,11 +59,11 @@ class Node:
     @property
     def carried(self) -> range:
         """The outputs of a loop that are its carry; they follow its constants among the inputs."""
-        return range(self.eqn.params["num_carry"])
+        return range(scan_shape(self.eqn)[1])
 
     @property
     def consts(self) -> int:
-        return self.eqn.params["num_consts"]
+        return scan_shape(self.eqn)[0]
 
     @property
     def length(self) -> int:

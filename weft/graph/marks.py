@@ -61,6 +61,14 @@ def fragment_calls(eqn: Any, times: int) -> Counter[str]:
     return sum(parts, Counter())
 
 
+def scan_shape(eqn: Any) -> tuple[int, int]:
+    """How many of a scan's operands are constants, and how many are its carry."""
+    if "num_carry" in eqn.params:
+        return eqn.params["num_consts"], eqn.params["num_carry"]
+    consts, carry, _ = eqn.params["ft_in"].unpack()  # jax 0.11 keeps the operands' structure instead
+    return len(consts), len(carry)
+
+
 def closed_parts(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The parameters of an equation that hold closed jaxprs, as (name, jaxpr or tuple of them)."""
     for key, value in params.items():

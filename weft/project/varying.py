@@ -11,7 +11,7 @@ from typing import Any
 import jax.extend.core as jex
 
 from weft.graph.graph import Graph, Node, Value
-from weft.graph.marks import mark_of
+from weft.graph.marks import mark_of, scan_shape
 
 Flags = dict[Value, bool]
 
@@ -60,9 +60,7 @@ def equation_varies(eqn: Any, given: Sequence[bool]) -> list[bool]:
         return _jaxpr_varies(eqn.params["jaxpr"], given)
     if eqn.primitive.name == "scan":
         body = eqn.params["jaxpr"]
-        return _fixed_point(
-            lambda now: _jaxpr_varies(body, now), list(given), eqn.params["num_consts"], eqn.params["num_carry"]
-        )
+        return _fixed_point(lambda now: _jaxpr_varies(body, now), list(given), *scan_shape(eqn))
     return [any(given)] * len(eqn.outvars)
 
 
