@@ -22,6 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from weft.errors import WeftError
+
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -50,12 +52,12 @@ def fragment(fn: Any = None, *, name: str | None = None) -> Any:
 
 def all_mean(tree: T) -> T:
     """The mean of each leaf over the replicas of the role that runs this; the tree itself where there is one."""
-    return _all_mean(tree)
+    return _all_mean(_mergeable(tree, "all_mean", jnp.inexact))
 
 
 def all_sum(tree: T) -> T:
     """The sum of each leaf over the replicas of the role that runs this; the tree itself where there is one."""
-    return _all_sum(tree)
+    return _all_sum(_mergeable(tree, "all_sum", jnp.number))
 
 
 def replica() -> tuple[jax.Array, jax.Array]:
@@ -88,6 +90,16 @@ def _marked(label: str, fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array | np.ndarray | np.generic)
+
+
+def _mergeable(tree: T, what: str, kind: Any) -> T:
+    """The tree with arrays for leaves, of types that the merge keeps."""
+    arrays = jax.tree.map(jnp.asarray, tree)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
+        if not jnp.issubdtype(leaf.dtype, kind):
+            where = jax.tree_util.keystr(path) or "its argument"
+            raise WeftError(f"{what} of {where}, which is {leaf.dtype}: cast it to a {kind.__name__} type")
+    return arrays
 
 
 _all_mean = _marked(MERGE + "mean", lambda tree: tree)

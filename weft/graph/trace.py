@@ -5,7 +5,7 @@ runs it as one XLA program, and one that runs a part of it runs its part of the 
 """
 
 import functools
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 import jax
@@ -87,7 +87,8 @@ def recording(algo: Algorithm) -> tuple[Algorithm, set[str]]:
 def refuse_unread(algo: Algorithm, reads: set[str]) -> None:
     """Fail if a setting was given another value than its default and then never read."""
     for field in fields(algo):
-        if field.name not in reads and field.name != "num_envs" and getattr(algo, field.name) != field.default:
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        if field.name not in reads and field.name != "num_envs" and getattr(algo, field.name) != default:
             raise WeftError(
                 f"{type(algo).__name__} never read its setting {field.name}={getattr(algo, field.name)!r}: "
                 "with the other settings as they are it has no effect; leave it out"

@@ -116,7 +116,7 @@ class _Scope:
 
     def own(self, node: Node) -> None:
         if node.kind == "merge":
-            inputs = self.touch(node.inputs)
+            inputs = self.touch(node.inputs, solid=True)
             self.items.append(Merge(f"{self.role.name}:{node.key}", node.name, inputs, node.outputs))
         elif node.eqn is None:
             self.renamed.update(zip(node.outputs, self.touch(node.inputs), strict=True))

@@ -61,7 +61,9 @@ def bind(eqn: Any, inputs: Sequence[Any], context: Context) -> Sequence[Any]:
         return _marked(mark, eqn, inputs, context)
     params = dict(eqn.params)
     if marks_in(eqn):
-        params |= {name: _dissolved(part, context) for name, part in closed_parts(eqn.params)}
+        for name, part in closed_parts(eqn.params):
+            params[name], consts = _dissolved(part, context)
+            inputs = [*consts, *inputs]
     bound = eqn.primitive.get_bind_params(params)
     subfuns, bind_params = bound if isinstance(bound, tuple) else ((), bound)
     results = eqn.primitive.bind(*subfuns, *inputs, **bind_params)
@@ -106,13 +108,21 @@ def _fence(values: Sequence[Any]) -> Sequence[Any]:
     return lax.optimization_barrier(list(values)) if values else values
 
 
-def _dissolved(part: Any, context: Context) -> Any:
-    """A jaxpr in a parameter (a loop's body, a branch) with the marks in it dissolved."""
+def _dissolved(part: Any, context: Context) -> tuple[Any, Sequence[Any]]:
+    """A jaxpr in a parameter (a loop's body, a branch) with the marks in it dissolved, and inputs to put first.
+
+    A closed jaxpr keeps its constants; an open one (of `remat`) has no place for them, so they become inputs.
+    """
     if isinstance(part, tuple):
-        return tuple(_dissolved(item, context) for item in part)
-    closed = part if isinstance(part, jex.ClosedJaxpr) else jex.ClosedJaxpr(part, ())
-    again = jax.make_jaxpr(lambda *inputs: run_jaxpr(closed, inputs, context))(*closed.in_avals)
-    return again if isinstance(part, jex.ClosedJaxpr) else again.jaxpr
+        return tuple(_dissolved(item, context)[0] for item in part), ()
+    if isinstance(part, jex.ClosedJaxpr):
+        return _retraced(part, context), ()
+    again = _retraced(jex.ClosedJaxpr(part, ()), context)
+    return again.jaxpr.replace(constvars=(), invars=[*again.jaxpr.constvars, *again.jaxpr.invars]), again.consts
+
+
+def _retraced(closed: Any, context: Context) -> Any:
+    return jax.make_jaxpr(lambda *inputs: run_jaxpr(closed, inputs, context))(*closed.in_avals)
 
 
 def _store(stack: Any, value: Any, step: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,10 @@ from weft.runtime.shares import gather, gather_metrics, scatter
 from weft.runtime.strand import Strand
 
 Watch = Callable[[Any], None]
+
+
+# Seconds that a run that ends leaves its threads: one that hangs in a role's own code must not hide what went wrong.
+PATIENCE = 5.0
 
 
 class RoleFailed(Exception):
@@ -57,7 +62,7 @@ class Local:
 
     def run(self, state: Any, times: int, watch: Watch = lambda outputs: None) -> Any:
         """The state after going through the programs `times` times; `watch` gets the metrics of each."""
-        return _Session(self, times, watch).run(state)
+        return _Session(self, times, watch).run(state) if times else state
 
 
 @dataclass
@@ -84,18 +89,23 @@ class _Session:
         shares = scatter(self.projection, state)
         threads = [
             threading.Thread(
-                target=self.work, args=(strand, shares[strand.program.role, strand.index]), name=strand.name
+                target=self.work,
+                args=(strand, shares[strand.program.role, strand.index]),
+                name=strand.name,
+                daemon=True,
             )
             for strand in self.strands
         ]
-        for thread in threads:
-            thread.start()
         try:
+            for thread in threads:
+                thread.start()
             ends = [self.collect() for _ in range(self.times)][-1]
         finally:
             self.wait.stop()
+            end = time.monotonic() + PATIENCE
             for thread in threads:
-                thread.join()
+                if thread.is_alive():
+                    thread.join(max(0.0, end - time.monotonic()))
         return gather(self.projection, ends)
 
     def work(self, strand: Strand, state: dict[int, Any]) -> None:
