@@ -1,0 +1,130 @@
+"""The small loop that how-it-works.md explains, and the prints in it: `python docs/example.py` writes them anew."""
+
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from weft import Algorithm, Layout, Mean, Role, WeftError, all_mean, check, fragment
+from weft.graph.printer import show
+from weft.project.printer import as_text, describe
+from weft.project.project import Projection, project
+
+PAGE = Path(__file__).parent / "how-it-works.md"
+
+
+# begin loop
+@dataclass(frozen=True, kw_only=True)
+class Chase(Algorithm):
+    """Each of `num_envs` points is pushed towards a target that the learner shifts to where the points are."""
+
+    def init(self, env: Any, key: jax.Array) -> dict[str, jax.Array]:
+        return {"key": key, "target": jnp.zeros(()), "points": jnp.arange(float(env.num_envs))}
+
+    def step(self, env: Any, state: dict[str, jax.Array]) -> tuple[dict[str, jax.Array], dict[str, Mean]]:
+        key, key_noise = jax.random.split(state["key"])
+
+        def tick(points: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+            push = self.act(state["target"], points, key)
+            points = self.move(points, push)
+            return points, points
+
+        points, seen = lax.scan(tick, state["points"], jax.random.split(key_noise, 3))
+        target = self.learn(state["target"], seen)
+        return {"key": key, "target": target, "points": points}, {"point": Mean.of(seen)}
+
+    @fragment
+    def act(self, target: jax.Array, points: jax.Array, key: jax.Array) -> jax.Array:
+        return 0.1 * (target - points) + 0.01 * jax.random.normal(key, points.shape)
+
+    @fragment(name="env")
+    def move(self, points: jax.Array, push: jax.Array) -> jax.Array:
+        return points + push
+
+    @fragment
+    def learn(self, target: jax.Array, seen: jax.Array) -> jax.Array:
+        return target + 0.5 * (all_mean(seen.mean()) - target)
+
+
+# end loop
+
+
+central = Layout(Role("world", runs=("env",)), Role("brain", runs=("act", "learn")), name="central")
+many = Layout(Role("world", runs=("env",), replicas=4), Role("brain", runs=("act", "learn")), name="many")
+workers = Layout(Role("worker", runs=("*",), replicas=4), name="workers")
+
+
+def env_of(count: int) -> Any:
+    return SimpleNamespace(num_envs=count)
+
+
+def projected(layout: Layout) -> Projection:
+    return project(Chase(num_envs=8), env_of, layout)
+
+
+def refusals() -> str:
+    """What is said about layouts that cannot work."""
+    tries = (
+        Layout(Role("world", runs=("env",)), Role("brain", runs=("act",))),
+        Layout(Role("world", runs=("env",)), Role("brain", runs=("act", "lern"))),
+        Layout(Role("world", runs=("env",), replicas=3), Role("brain", runs=("*",))),
+    )
+    return "\n\n".join(f"{layout}\n  {_refusal(layout)}" for layout in tries)
+
+
+def _refusal(layout: Layout) -> str:
+    try:
+        projected(layout)
+    except WeftError as error:
+        return str(error)
+    raise AssertionError(f"{layout} should be refused")
+
+
+def needs() -> str:
+    """Who needs which of the loop's values, and what crosses."""
+    view = next(iter(projected(central).views.values()))
+    loop = view.graph.nodes[0]
+    inner = view.needs.bodies[loop]
+    names = {
+        role: sorted({value.name for value in values if value.name.startswith("state")})
+        for role, values in inner.needed.items()
+    }
+    lines = [f"{role} needs {', '.join(found)}" for role, found in names.items()]
+    crossings = [
+        f"{key[0]} crosses from {source} to {dest}, {times} times"
+        for (key, source, dest), times in view.crossings().items()
+    ]
+    return "\n".join(lines + crossings)
+
+
+PRINTS: dict[str, Callable[[], str]] = {
+    "loop": lambda: Path(__file__).read_text().partition("# begin loop\n")[2].partition("\n\n\n# end loop")[0],
+    "graph": lambda: show(next(iter(projected(central).views.values())).graph),
+    "needs": needs,
+    "central": lambda: as_text(describe(projected(central))),
+    "many": lambda: as_text(describe(projected(many))),
+    "workers": lambda: as_text(describe(projected(workers))),
+    "check": lambda: check(Chase(num_envs=8), env_of, layout=central, iterations=20).table(),
+    "refusals": refusals,
+}
+
+
+def fill(page: str) -> str:
+    """The page with every print made anew: the fenced block after a line `<!-- print: NAME -->`."""
+
+    def block(found: re.Match[str]) -> str:
+        return f"{found['head']}{PRINTS[found['name']]()}\n```"
+
+    return re.sub(r"(?P<head><!-- print: (?P<name>\w+) -->\n```\w*\n)(?P<body>.*?)```", block, page, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(fill(PAGE.read_text()))
+    sys.stdout.write(f"wrote {PAGE.name}\n")
