@@ -18,6 +18,7 @@ from weft.algorithm import Algorithm
 from weft.envs.timestep import Env
 from weft.errors import WeftError
 from weft.graph.marks import calls, marks_in
+from weft.metrics import Mean
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +35,11 @@ class Trace:
     metric_tree: Any
     batch: int
     length: int
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """For every output, a name that the outputs which belong together share: a metric's total and count."""
+        return (*self.state_names, *(name.rpartition(".")[0] for name in self.metric_names))
 
     @property
     def steps_per_iteration(self) -> int:
@@ -100,6 +106,8 @@ def _check_step(step: Any, state: Any) -> tuple[Any, Any]:
     result = jax.eval_shape(step, state)
     if not isinstance(result, tuple) or len(result) != 2:
         raise WeftError(f"step must return (state, metrics), but it returned {type(result).__name__}")
+    if not isinstance(result[1], dict) or not all(isinstance(metric, Mean) for metric in result[1].values()):
+        raise WeftError(f"step must return its metrics as a dictionary of weft.Mean, but they are {result[1]!r}")
     before, after = tree_flatten_with_path(state), tree_flatten_with_path(result[0])
     if before[1] != after[1]:
         raise WeftError(

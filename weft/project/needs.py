@@ -10,13 +10,14 @@ come from the environment's role in one piece, not step by step. Where nobody ha
 makes it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from weft.graph.graph import Graph, Node, Value
 
 Wants = dict[str, set[int]]
 Wanted = dict[int, tuple[str, ...]]
+NONE: Mapping[Value, str] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,24 +40,26 @@ class Needs:
 Settle = Callable[[Wants], Needs]
 
 
-def find_needs(graph: Graph, roles: tuple[str, ...], carried: int) -> Needs:
+def find_needs(graph: Graph, roles: tuple[str, ...], carried: int, groups: tuple[str, ...]) -> Needs:
     """The needs of a whole program, whose every output some role must end up with.
 
     The program is itself repeated: the first `carried` outputs are the next state, which whoever started from must have
-    again.
+    again. Outputs of one group (a metric's total and count) are made by one role.
     """
     shared = {output for node in graph.nodes if node.body is not None for output in node.outputs}
-    loose = frozenset(shared.intersection(graph.outputs))
+    loose = {output: group for output, group in zip(graph.outputs, groups, strict=True) if output in shared}
     held: Wants = {role: set() for role in roles}
     while True:
-        needs = _settle_program(graph, roles, held, loose)
+        needs = _settle_program(graph, roles, held, loose, groups)
         again = {role: {i for i in range(carried) if graph.inputs[i] in needs.needed[role]} for role in roles}
         if again == held:
             return needs
         held = again
 
 
-def _settle_program(graph: Graph, roles: tuple[str, ...], held: Wants, loose: frozenset[Value]) -> Needs:
+def _settle_program(
+    graph: Graph, roles: tuple[str, ...], held: Wants, loose: dict[Value, str], groups: tuple[str, ...]
+) -> Needs:
     """The program where each role ends with the outputs it must hold, and every other output has some maker."""
 
     def settle(makes: Wants) -> Needs:
@@ -67,7 +70,7 @@ def _settle_program(graph: Graph, roles: tuple[str, ...], held: Wants, loose: fr
         for index, output in enumerate(graph.outputs)
         if output not in loose
     }
-    needs, makers = _place(graph, roles, wanted, settle)
+    needs, makers = _place(graph, roles, wanted, settle, dict(enumerate(groups)))
     needs.makers.update({graph.outputs[index]: who for index, who in makers.items()})
     return needs
 
@@ -76,7 +79,7 @@ def _needing(needs: Needs, roles: tuple[str, ...], value: Value) -> tuple[str, .
     return tuple(role for role in roles if value in needs.needed[role])
 
 
-def _settle(graph: Graph, roles: tuple[str, ...], makes: Wants, loose: frozenset[Value] = frozenset()) -> Needs:
+def _settle(graph: Graph, roles: tuple[str, ...], makes: Wants, loose: Mapping[Value, str] = NONE) -> Needs:
     """One scope where each role must end with the outputs that `makes` gives it, and somebody with the `loose` ones."""
     needs = Needs({role: set() for role in roles})
     for role in roles:
@@ -94,7 +97,7 @@ def _settle(graph: Graph, roles: tuple[str, ...], makes: Wants, loose: frozenset
     return needs
 
 
-def _need_loop(needs: Needs, node: Node, roles: tuple[str, ...], loose: frozenset[Value]) -> None:
+def _need_loop(needs: Needs, node: Node, roles: tuple[str, ...], loose: Mapping[Value, str]) -> None:
     """A shared loop: settle who makes which result, then need what its body needs from outside."""
     body = node.body
     assert body is not None
@@ -107,7 +110,8 @@ def _need_loop(needs: Needs, node: Node, roles: tuple[str, ...], loose: frozense
     def settle(makes: Wants) -> Needs:
         return _settle_loop(node, body, roles, makes)
 
-    needs.bodies[node], makers = _place(body, roles, wanted, settle)
+    groups = {index: loose[node.outputs[index]] for index in wanted if node.outputs[index] in loose}
+    needs.bodies[node], makers = _place(body, roles, wanted, settle, groups)
     for index, who in makers.items():
         needs.makers[node.outputs[index]] = who
         _cross(needs, (node.outputs[index],), [role for role in roles if role not in who], who[0])
@@ -128,28 +132,40 @@ def _settle_loop(node: Node, body: Graph, roles: tuple[str, ...], makes: Wants) 
             return needs
 
 
-def _place(graph: Graph, roles: tuple[str, ...], wanted: Wanted, settle: Settle) -> tuple[Needs, Wanted]:
+def _place(
+    graph: Graph, roles: tuple[str, ...], wanted: Wanted, settle: Settle, groups: Mapping[int, str]
+) -> tuple[Needs, Wanted]:
     """Choose who makes each wanted output: who wants it and has it for nothing, else who has it, else the cheapest."""
     makes: Wants = {role: set() for role in roles}
     free = _Free(graph, settle(makes))
     makers: Wanted = {}
+    together = _together(wanted, groups)
     for index, who in wanted.items():
-        having = tuple(role for role in roles if free.at(role, graph.outputs[index]))
+        having = tuple(role for role in roles if all(free.at(role, graph.outputs[i]) for i in together[index]))
         makers[index] = tuple(role for role in having if role in who) or having[:1]
         for role in makers[index]:
             makes[role].add(index)
     for index in wanted:
         if not makers[index]:
-            makers[index] = (_cheapest(graph, roles, makes, index, settle),)
-            makes[makers[index][0]].add(index)
+            cheapest = _cheapest(graph, roles, makes, together[index], settle)
+            makes[cheapest] |= together[index]
+            makers |= dict.fromkeys(together[index], (cheapest,))
     return settle(makes), makers
 
 
-def _cheapest(graph: Graph, roles: tuple[str, ...], makes: Wants, index: int, settle: Settle) -> str:
-    """The role that can make an output with the fewest bytes sent to it."""
+def _together(wanted: Wanted, groups: Mapping[int, str]) -> dict[int, set[int]]:
+    """For every output, those that must have the same maker: itself if some role wants it, else its whole group."""
+    return {
+        index: {index} if who else {i for i in wanted if i == index or (i in groups and groups[i] == groups.get(index))}
+        for index, who in wanted.items()
+    }
+
+
+def _cheapest(graph: Graph, roles: tuple[str, ...], makes: Wants, outputs: set[int], settle: Settle) -> str:
+    """The role that can make some outputs with the fewest bytes sent to it."""
 
     def cost(role: str) -> int:
-        needs = settle(makes | {role: makes[role] | {index}})
+        needs = settle(makes | {role: makes[role] | outputs})
         inputs = sum(value.bytes for value in graph.inputs for r in roles if value in needs.needed[r])
         return needs.cost() + inputs
 

@@ -88,7 +88,7 @@ def _edge(edge: Edge) -> Description:
     }
 
 
-def _program(steps: tuple[Step, ...]) -> Iterator[Any]:
+def _program(steps: tuple[Step, ...], *, top: bool = True) -> Iterator[Any]:
     """A role's program as lines; a loop is a line and the list of its lines."""
     for step in steps:
         match step:
@@ -101,8 +101,8 @@ def _program(steps: tuple[Step, ...]) -> Iterator[Any]:
             case Merge():
                 yield f"all_{step.operation} of {_count(len(step.inputs), 'value')} over replicas"
             case Loop():
-                yield f"repeat {step.length} times"
-                yield list(_program(step.body))
+                yield "in every iteration" if top else f"repeat {step.length} times"
+                yield list(_program(step.body, top=False))
 
 
 def _run(run: Run) -> str:

@@ -110,7 +110,8 @@ def _view(algo: Algorithm, env_of: Any, layout: Layout, total: int, shares: int,
         )
     traced = trace(algo, env_of(total // shares), length)
     graph = build(traced, layout)
-    return View(traced, graph, find_needs(graph, tuple(role.name for role in layout.roles), len(traced.state_names)))
+    roles = tuple(role.name for role in layout.roles)
+    return View(traced, graph, find_needs(graph, roles, len(traced.state_names), traced.groups))
 
 
 def _check_agreement(views: dict[str, View]) -> None:

@@ -1,0 +1,24 @@
+"""What the documentation shows is what the code prints."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+@pytest.fixture
+def example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("example", DOCS / "example.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_shows_what_the_code_prints(example: ModuleType) -> None:
+    page = (DOCS / "how-it-works.md").read_text()
+    assert all(f"<!-- print: {name} -->" in page for name in example.PRINTS), "every print has its place"
+    assert example.fill(page) == page, "run python docs/example.py"
