@@ -39,13 +39,13 @@ class Row:
 
 
 ROWS = (
-    Row("ppo", "gymnax:CartPole-v1", steps=500_000, target=475),
-    Row("a2c", "gymnax:CartPole-v1", steps=1_000_000, target=450),
-    Row("reinforce", "gymnax:CartPole-v1", steps=1_000_000, target=450),
+    Row("ppo", "gymnax:CartPole-v1", steps=490_000, target=475),
+    Row("a2c", "gymnax:CartPole-v1", steps=990_000, target=450),
+    Row("reinforce", "gymnax:CartPole-v1", steps=990_000, target=450),
     Row(
         "ppo",
         "gymnax:Pendulum-v1",
-        steps=1_000_000,
+        steps=990_000,
         target=-300,
         settings=("gamma=0.9", "lr=1e-3", "epochs=10", "entropy_weight=0"),
     ),

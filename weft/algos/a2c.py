@@ -21,7 +21,8 @@ from weft.ops.rollout import Transition
 class A2C(OnPolicy):
     """Advantage actor-critic: one gradient step per short rollout."""
 
-    horizon: int = 16
+    horizon: int = 32
+    lr: float = 2e-3
     normalise_advantage: bool = False
     lam: float = 1.0
     """Weight of longer returns: 1 takes as many rewards as there are, 0 one."""
