@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 FRAGMENT = "fragment:"
 MERGE = "merge:"
-REPLICA = "replica"
+REPLICA = "replica:"
 
 
 @overload
@@ -62,7 +62,7 @@ def all_sum(tree: T) -> T:
 
 def replica() -> tuple[jax.Array, jax.Array]:
     """This replica's index and the number of replicas of its role: 0 of 1 when alone."""
-    return _replica()
+    return _index(), _count()
 
 
 _ARRAY = object()
@@ -104,4 +104,5 @@ def _mergeable(tree: T, what: str, kind: Any) -> T:
 
 _all_mean = _marked(MERGE + "mean", lambda tree: tree)
 _all_sum = _marked(MERGE + "sum", lambda tree: tree)
-_replica = _marked(REPLICA, lambda: (jnp.int32(0), jnp.int32(1)))
+_index = _marked(REPLICA + "index", lambda: jnp.int32(0))
+_count = _marked(REPLICA + "count", lambda: jnp.int32(1))

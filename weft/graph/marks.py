@@ -14,7 +14,7 @@ from weft.fragment import FRAGMENT, MERGE, REPLICA
 
 
 class Mark(NamedTuple):
-    """A marked call: of a fragment with its name, of a merge with its operation, or of `replica`."""
+    """A marked call: of a fragment with its name, of a merge with its operation, of `replica` with which number."""
 
     kind: str
     name: str
@@ -27,7 +27,9 @@ def mark_of(eqn: Any) -> Mark | None:
         return Mark("fragment", label.removeprefix(FRAGMENT))
     if label.startswith(MERGE):
         return Mark("merge", label.removeprefix(MERGE))
-    return Mark("replica", "") if label == REPLICA else None
+    if label.startswith(REPLICA):
+        return Mark("replica", label.removeprefix(REPLICA))
+    return None
 
 
 def marks_in(eqn: Any) -> frozenset[Mark]:

@@ -55,7 +55,7 @@ def equation_varies(eqn: Any, given: Sequence[bool]) -> list[bool]:
     if mark and mark.kind == "merge":
         return [False] * len(eqn.outvars)
     if mark and mark.kind == "replica":
-        return [True, False]
+        return [mark.name == "index"]
     if eqn.primitive.name in ("jit", "pjit"):
         return _jaxpr_varies(eqn.params["jaxpr"], given)
     if eqn.primitive.name == "scan":

@@ -85,7 +85,7 @@ def run_jaxpr(closed: Any, inputs: Sequence[Any], context: Context) -> list[Any]
 
 def _marked(mark: Mark, eqn: Any, inputs: Sequence[Any], context: Context) -> Sequence[Any]:
     if mark.kind == "replica":
-        return [jnp.int32(_replica(context, context.index)), jnp.int32(context.count)]
+        return [jnp.int32(_replica(context, context.index) if mark.name == "index" else context.count)]
     if mark.kind == "merge":
         return _merged(mark.name, inputs, context)
     fence = _fence if context.barriers else lambda values: values

@@ -1,0 +1,96 @@
+"""Marks are found wherever JAX puts them, and dotted names follow their prefix."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from tests.toys import on
+from weft import all_mean, all_sum, fragment, replica
+from weft.errors import WeftError
+from weft.graph.marks import Mark, calls, fragment_calls, mark_of, marks_in, placed_as
+
+X = jnp.arange(4.0)
+
+
+def eqns(fn, *args):
+    return jax.make_jaxpr(fn)(*args).eqns
+
+
+def test_marks_by_kind() -> None:
+    found = [
+        mark_of(eqn) for eqn in eqns(lambda x: (on("a")(x), all_mean(x), all_sum(x), replica(), jax.jit(abs)(x)), X)
+    ]
+    fragment_, mean, sum_, index, count, other = found
+    assert (fragment_, mean, sum_) == (Mark("fragment", "a"), Mark("merge", "mean"), Mark("merge", "sum"))
+    assert (index, count, other) == (Mark("replica", "index"), Mark("replica", "count"), None)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        jax.jit,
+        jax.vmap,
+        jax.checkpoint,
+        jax.grad,
+        lambda f: lambda x: lax.cond(True, f, lambda x: x.sum() * 0, x),
+        lambda f: lambda x: lax.while_loop(lambda c: c.sum() < 0, lambda c: c + f(c), x),
+        lambda f: lambda x: lax.map(f, x),
+    ],
+    ids=["jit", "vmap", "remat", "grad", "cond", "while", "map"],
+)
+def test_marks_are_found_inside(wrap) -> None:
+    inner = wrap(lambda x: on("outer", lambda x: on("inner")(x))(x).sum())
+    names = {mark.name for eqn in eqns(inner, X if wrap is not jax.vmap else X[:, None]) for mark in marks_in(eqn)}
+    assert names == {"outer", "inner"}
+
+
+def test_a_placed_prefix_places_dotted_names() -> None:
+    placement = {"env": "world", "env.episodes": "learner"}
+    assert placed_as("env", placement) == "world"
+    assert placed_as("env.reset", placement) == "world"
+    assert placed_as("env.episodes", placement) == "learner"
+    assert placed_as("env.episodes.last", placement) == "learner"
+    assert placed_as("environment", placement) is None
+
+
+def test_calls_count_loops_by_length_and_nested_fragments() -> None:
+    def tick(x, _):
+        return on("a", lambda x: on("b")(x))(on("b")(x)), None
+
+    jaxpr = jax.make_jaxpr(lambda x: lax.scan(lambda c, _: lax.scan(tick, c, length=3), on("a")(x), length=2))(X)
+    assert calls(jaxpr.jaxpr, "a") == 1 + 6
+    assert calls(jaxpr.jaxpr, "b") == 12
+    outermost = sum((fragment_calls(eqn, 1) for eqn in jaxpr.eqns), start=fragment_calls(jaxpr.eqns[0], 0))
+    assert outermost == {"a": 7, "b": 6}
+
+
+def test_a_fragment_is_its_function() -> None:
+    @fragment
+    def scale(x, factor, *, offset=0):
+        """Scale it."""
+        return {"y": x * factor + offset, "n": None}
+
+    assert scale.__name__ == "scale" and scale.__doc__ == "Scale it."
+    assert scale(X, 2, offset=1)["y"].tolist() == [1, 3, 5, 7]
+    assert jax.grad(lambda x: scale(x, 2)["y"].sum())(X).tolist() == [2] * 4
+    assert jax.vmap(lambda x: scale(x, 3)["y"])(X).tolist() == [0, 3, 6, 9]
+
+
+def test_alone_a_merge_is_the_identity_and_a_replica_is_0_of_1() -> None:
+    tree = {"a": X, "b": (X.sum(), 2.0)}
+    assert jax.tree.map(lambda x: jnp.asarray(x).tolist(), all_mean(tree)) == {"a": [0, 1, 2, 3], "b": (6, 2)}
+    assert jax.tree.map(lambda x: jnp.asarray(x).tolist(), all_sum(tree)) == {"a": [0, 1, 2, 3], "b": (6, 2)}
+    assert [int(x) for x in replica()] == [0, 1]
+
+
+@pytest.mark.parametrize("value", [jnp.int32(1), jnp.array(True), jax.random.key(0)], ids=["int", "bool", "key"])
+def test_a_mean_of_what_has_no_mean_is_refused(value) -> None:
+    with pytest.raises(WeftError, match=r"all_mean of \['count'\].*cast it"):
+        all_mean({"count": value})
+
+
+def test_a_sum_of_what_has_no_sum_is_refused() -> None:
+    assert int(all_sum(jnp.int32(3))) == 3
+    with pytest.raises(WeftError, match="all_sum of its argument, which is bool"):
+        all_sum(jnp.array(True))

@@ -1,0 +1,42 @@
+"""Named layouts, and what their text may say."""
+
+import pytest
+
+from weft.errors import WeftError
+from weft.layout.catalogue import LAYOUTS, parse
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        ("fused", "all {*}"),
+        ("fused:devices=4", "all on 4 devices {*}"),
+        ("actors:actors=3", "actor x3 {env, act} | learner {learn, *}"),
+        ("seed:envs=2", "env x2 {env} | learner {act, learn, *}"),
+        ("allreduce:workers=2", "worker x2 {*}"),
+    ],
+)
+def test_text_stands_for_a_layout_and_stays_its_name(text: str, printed: str) -> None:
+    assert str(parse(text)) == printed
+    assert parse(text).name == text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("fusd", "unknown layout 'fusd': did you mean 'fused'"),
+        ("seed:env=2", "unknown option of layout seed 'env': did you mean 'envs'"),
+        ("seed:envs", "should be envs=N"),
+        ("seed:envs=two", "should be envs=N"),
+        ("seed:envs=-1", "should be envs=N"),
+        ("seed:envs=0", "replicas=0"),
+    ],
+)
+def test_text_that_says_something_else_is_refused(text: str, message: str) -> None:
+    with pytest.raises(WeftError, match=message):
+        parse(text)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_layout_has_one_line_about_itself(name: str) -> None:
+    assert (LAYOUTS[name].__doc__ or "").strip().endswith(".")

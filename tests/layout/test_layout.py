@@ -1,0 +1,36 @@
+"""Layouts refuse what cannot be meant."""
+
+import pytest
+
+from weft import Layout, Role
+from weft.errors import WeftError
+
+
+@pytest.mark.parametrize(
+    ("roles", "message"),
+    [
+        ((), "at least one role"),
+        ((Role("one", ("a",)), Role("one", ("b",))), "role 'one' stands twice"),
+        ((Role("one", ("a",)), Role("two", ("a",))), "fragment 'a' stands twice"),
+        ((Role("one", ("a", "a")),), "fragment 'a' stands twice"),
+        ((Role("one", ()),), "must name the fragments"),
+        ((Role("one", "act"),), "in a tuple"),  # type: ignore[arg-type]
+        ((Role("one", ("a",), replicas=0),), "replicas=0"),
+        ((Role("one", ("a",), devices=-1),), "devices=-1"),
+        ((Role("one", ("a",), replicas=1.5),), "replicas=1.5"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_layout_that_cannot_be_meant_is_refused(roles: tuple[Role, ...], message: str) -> None:
+    with pytest.raises(WeftError, match=message):
+        Layout(*roles)
+
+
+def test_shares_count_replicas_and_devices() -> None:
+    assert Role("one", ("a",), replicas=3, devices=2).shares == 6
+
+
+def test_a_layout_prints_its_roles() -> None:
+    layout = Layout(Role("one", ("a", "b"), replicas=2), Role("two", ("*",), devices=4))
+    assert str(layout) == "one x2 {a, b} | two on 4 devices {*}"
+    assert layout.placement == {"a": "one", "b": "one", "*": "two"}
+    assert layout.role("two").devices == 4

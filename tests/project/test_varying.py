@@ -1,0 +1,90 @@
+"""What may differ between replicas, and what must not."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from tests.toys import copies, on, projected, toy
+from weft import Layout, Role, all_mean, all_sum, replica
+from weft.errors import WeftError
+from weft.project.varying import equation_varies
+
+
+def start(env: Any) -> dict[str, jax.Array]:
+    return {"x": jnp.arange(float(env.num_envs)), "w": jnp.float32(0), "key": jax.random.key(0)}
+
+
+def moves(w: Any) -> Any:
+    return toy(start, lambda s: s | {"w": on("a", w)(s["x"], s["w"], s["key"])})
+
+
+BOTH = (copies(a=2), Layout(Role("a", ("a",), devices=2)))
+
+
+@pytest.mark.parametrize("layout", BOTH, ids=["replicas", "devices"])
+@pytest.mark.parametrize(
+    "w",
+    [
+        lambda x, w, key: w + x.sum(),
+        lambda x, w, key: w + jax.random.uniform(key),
+        lambda x, w, key: w + replica()[0],
+        lambda x, w, key: lax.scan(lambda c, row: (c + row, None), w, x)[0],
+        lambda x, w, key: lax.cond(x.sum() > 3, lambda: w, lambda: w + 1),
+        lambda x, w, key: all_mean(w) + x[0],
+        lambda x, w, key: lax.scan(lambda c, _: ((c[1], c[2], x.sum()), None), (w, w, w), length=2)[0][0],
+    ],
+    ids=["share", "key", "replica", "scan", "cond", "merged too early", "slowly"],
+)
+def test_a_leaf_that_replicas_would_tear_apart_is_refused(w: Any, layout: Layout) -> None:
+    with pytest.raises(WeftError, match=r"state\['w'\] would come to differ between the 2 replicas of a.*all_mean"):
+        projected(moves(w), layout)
+
+
+@pytest.mark.parametrize("layout", BOTH, ids=["replicas", "devices"])
+@pytest.mark.parametrize(
+    "w",
+    [
+        lambda x, w, key: w + all_sum(x.sum()),
+        lambda x, w, key: w + 1,
+        lambda x, w, key: w + replica()[1],
+        lambda x, w, key: lax.scan(lambda c, _: (c + all_mean(x.sum()), None), w, length=2)[0],
+        lambda x, w, key: jax.jit(lambda x: all_mean(x))(jax.random.uniform(key)),
+    ],
+    ids=["sum", "constant", "count", "scan", "nested"],
+)
+def test_a_leaf_that_is_merged_or_never_differs_is_accepted(w: Any, layout: Layout) -> None:
+    projected(moves(w), layout)
+
+
+def test_what_another_role_makes_of_torn_values_is_torn() -> None:
+    def loop(s):
+        mean = on("a", lambda x: x.mean())(s["x"])
+        return s | {"w": on("b")(mean)}
+
+    with pytest.raises(WeftError, match=r"state\['w'\] would come to differ between the 2 replicas of b"):
+        projected(toy(start, loop), copies(a=2, b=2))
+
+
+def test_keys_and_rows_may_differ() -> None:
+    def loop(s):
+        key, other = jax.random.split(s["key"])
+        return s | {"x": on("a", lambda x, k: x + jax.random.uniform(k, x.shape))(s["x"], other), "key": key}
+
+    projected(toy(start, loop), copies(a=2))
+
+
+def test_equations_pass_on_what_varies() -> None:
+    def flags(fn: Any, *given: bool) -> list[bool]:
+        jaxpr = jax.make_jaxpr(jax.jit(fn))(*[1.0] * len(given))
+        return equation_varies(jaxpr.eqns[0], given)
+
+    assert flags(lambda a, b: (a + 1, b + 1, a + b), True, False) == [True, False, True]
+    assert flags(lambda a, b: (all_mean(a), all_sum(a) + b, replica()[1], replica()[0]), True, False) == [
+        False,
+        False,
+        False,
+        True,
+    ]
