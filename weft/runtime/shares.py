@@ -24,14 +24,10 @@ def scatter(projection: Projection, state: Any) -> Outputs:
     """For every replica, the leaves of the state that it starts from; copies, so that it may overwrite them."""
     leaves = jax.tree.leaves(state)
     return {
-        (role.name, index): {
-            leaf: _stack(
-                [_share(leaves[leaf], projection.axes[role.name][leaf], role, s) for s in _shares(role, index)], role
-            )
-            for leaf in projection.programs[role.name].inputs
-        }
+        (role.name, index): dict(zip(program.inputs, _replica_leaves(projection, role, index, leaves), strict=True))
         for role in projection.layout.roles
         for index in range(role.replicas)
+        for program in [projection.programs[role.name]]
     }
 
 
@@ -49,11 +45,9 @@ def gather_metrics(projection: Projection, outputs: Outputs) -> Any:
     """The metrics, added up over replicas: a tree of arrays with one entry for each iteration."""
     tree = projection.whole
     first = tree.state_tree.num_leaves
-    sums = []
-    for index in range(first, first + tree.metric_tree.num_leaves):
-        _, parts = _parts(projection, outputs, index)
-        sums.append(np.sum([np.asarray(part) for part in parts], axis=0))
-    return jax.tree.unflatten(tree.metric_tree, sums)
+    indices = range(first, first + tree.metric_tree.num_leaves)
+    parts = jax.device_get([_parts(projection, outputs, index)[1] for index in indices])
+    return jax.tree.unflatten(tree.metric_tree, [np.sum(each, axis=0) for each in parts])
 
 
 def _parts(projection: Projection, outputs: Outputs, index: int) -> tuple[Role, list[Any]]:
@@ -63,16 +57,23 @@ def _parts(projection: Projection, outputs: Outputs, index: int) -> tuple[Role, 
     return role, [array[d] for array in arrays for d in range(role.devices)] if role.devices > 1 else arrays
 
 
-def _shares(role: Role, index: int) -> range:
-    return range(index * role.devices, (index + 1) * role.devices)
+def _replica_leaves(projection: Projection, role: Role, index: int, leaves: list[Any]) -> list[Any]:
+    wanted, axes = projection.programs[role.name].inputs, projection.axes[role.name]
+    if role.shares == 1:
+        return _copied([leaves[leaf] for leaf in wanted])
+    shares = range(index * role.devices, (index + 1) * role.devices)
+    return [_stack([_share(leaves[leaf], axes[leaf], role, share) for share in shares], role) for leaf in wanted]
+
+
+@jax.jit
+def _copied(leaves: list[Any]) -> list[Any]:
+    return [jnp.copy(leaf) for leaf in leaves]
 
 
 def _share(leaf: Any, axis: int | None, role: Role, share: int) -> Any:
-    if role.shares > 1 and axis is not None:
+    if axis is not None:
         return jnp.split(leaf, role.shares, axis=axis)[share]
-    if role.shares > 1 and is_key(leaf):
-        return fold(leaf, share)
-    return jnp.copy(leaf)
+    return fold(leaf, share) if is_key(leaf) else jnp.copy(leaf)
 
 
 def _stack(parts: list[Any], role: Role) -> Any:
