@@ -1,4 +1,4 @@
-"""The small loop that how-it-works.md explains, and the prints in it: `python docs/example.py` writes them anew."""
+"""The small loop that how-it-works.md explains; `python docs/example.py` writes anew what the pages show of the code."""
 
 import re
 import sys
@@ -13,11 +13,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from weft import Algorithm, Layout, Mean, Role, WeftError, all_mean, check, fragment
+from weft.algos.ppo import PPO
 from weft.graph.printer import show
-from weft.project.printer import as_text, describe
+from weft.project.printer import as_mermaid, as_text, describe
 from weft.project.project import Projection, project
+from weft.runtime.driver import Plan
 
-PAGE = Path(__file__).parent / "how-it-works.md"
+PAGES = (Path(__file__).parent / "how-it-works.md", Path(__file__).parents[1] / "README.md")
 
 
 # begin loop
@@ -116,15 +118,23 @@ PRINTS: dict[str, Callable[[], str]] = {
 }
 
 
+def drawing(layout: str) -> str:
+    """PPO on CartPole under a layout of the catalogue, as `weft graph --format mermaid` draws it."""
+    return as_mermaid(describe(Plan.of(PPO(), "gymnax:CartPole-v1", layout).project()))
+
+
 def fill(page: str) -> str:
-    """The page with every print made anew: the fenced block after a line `<!-- print: NAME -->`."""
+    """A page with every fenced block after a line `<!-- print: NAME -->` or `<!-- graph: LAYOUT -->` made anew."""
 
     def block(found: re.Match[str]) -> str:
-        return f"{found['head']}{PRINTS[found['name']]()}\n```"
+        text = PRINTS[found["name"]]() if found["kind"] == "print" else drawing(found["name"])
+        return f"{found['head']}{text}\n```"
 
-    return re.sub(r"(?P<head><!-- print: (?P<name>\w+) -->\n```\w*\n)(?P<body>.*?)```", block, page, flags=re.DOTALL)
+    pattern = r"(?P<head><!-- (?P<kind>print|graph): (?P<name>\w+) -->\n```\w*\n)(?P<body>.*?)```"
+    return re.sub(pattern, block, page, flags=re.DOTALL)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(fill(PAGE.read_text()))
-    sys.stdout.write(f"wrote {PAGE.name}\n")
+    for path in PAGES:
+        path.write_text(fill(path.read_text()))
+        sys.stdout.write(f"wrote {path.name}\n")
