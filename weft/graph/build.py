@@ -65,6 +65,8 @@ class _Lift:
     def equation(self, eqn: Any, inputs: tuple[Value, ...], owner: str | None) -> tuple[Value, ...]:
         mark, roles = mark_of(eqn), self.roles(eqn, owner)
         if not roles and any(inner.kind == "merge" for inner in marks_in(eqn)):
+            if mark is None and eqn.primitive.name in ("jit", "pjit"):
+                return self.closed(eqn.params["jaxpr"], inputs, owner)
             owner = self.maker(inputs)
             roles = frozenset({owner} if owner else ())
         if not roles:

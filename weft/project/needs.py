@@ -17,6 +17,7 @@ from weft.graph.graph import Graph, Node, Value
 
 Wants = dict[str, set[int]]
 Wanted = dict[int, tuple[str, ...]]
+Sizes = Mapping[Value, int]
 NONE: Mapping[Value, str] = {}
 
 
@@ -30,27 +31,33 @@ class Needs:
     makers: dict[Value, tuple[str, ...]] = field(default_factory=dict)
     """By result of a shared loop: the roles that make it."""
     bodies: dict[Node, "Needs"] = field(default_factory=dict)
+    sizes: Sizes = field(default_factory=dict)
+    """The bytes that count for a value where these are not its own."""
+
+    def size(self, value: Value) -> int:
+        return self.sizes.get(value, value.bytes)
 
     def cost(self, times: int = 1) -> int:
         """Bytes that cross in this scope and below it."""
-        own = sum(value.bytes * len(receivers) for value, receivers in self.crossings.items())
+        own = sum(self.size(value) * len(receivers) for value, receivers in self.crossings.items())
         return times * (own + sum(body.cost(node.length) for node, body in self.bodies.items()))
 
 
 Settle = Callable[[Wants], Needs]
 
 
-def find_needs(graph: Graph, roles: tuple[str, ...], carried: int, groups: tuple[str, ...]) -> Needs:
+def find_needs(graph: Graph, roles: tuple[str, ...], carried: int, groups: tuple[str, ...], sizes: Sizes) -> Needs:
     """The needs of a whole program, whose every output some role must end up with.
 
     The program is itself repeated: the first `carried` outputs are the next state, which whoever started from must have
     again. Outputs of one group (a metric's total and count) are made by one role.
+    `sizes` decide who does where it is a question of cost.
     """
     shared = {output for node in graph.nodes if node.body is not None for output in node.outputs}
     loose = {output: group for output, group in zip(graph.outputs, groups, strict=True) if output in shared}
     held: Wants = {role: set() for role in roles}
     while True:
-        needs = _settle_program(graph, roles, held, loose, groups)
+        needs = _settle_program(graph, roles, held, loose, groups, sizes)
         again = {role: {i for i in range(carried) if graph.inputs[i] in needs.needed[role]} for role in roles}
         if again == held:
             return needs
@@ -58,12 +65,12 @@ def find_needs(graph: Graph, roles: tuple[str, ...], carried: int, groups: tuple
 
 
 def _settle_program(
-    graph: Graph, roles: tuple[str, ...], held: Wants, loose: dict[Value, str], groups: tuple[str, ...]
+    graph: Graph, roles: tuple[str, ...], held: Wants, loose: dict[Value, str], groups: tuple[str, ...], sizes: Sizes
 ) -> Needs:
     """The program where each role ends with the outputs it must hold, and every other output has some maker."""
 
     def settle(makes: Wants) -> Needs:
-        return _settle(graph, roles, {role: makes[role] | held[role] for role in roles}, loose)
+        return _settle(graph, roles, {role: makes[role] | held[role] for role in roles}, sizes, loose)
 
     wanted = {
         index: tuple(role for role in roles if index in held[role])
@@ -79,9 +86,11 @@ def _needing(needs: Needs, roles: tuple[str, ...], value: Value) -> tuple[str, .
     return tuple(role for role in roles if value in needs.needed[role])
 
 
-def _settle(graph: Graph, roles: tuple[str, ...], makes: Wants, loose: Mapping[Value, str] = NONE) -> Needs:
+def _settle(
+    graph: Graph, roles: tuple[str, ...], makes: Wants, sizes: Sizes, loose: Mapping[Value, str] = NONE
+) -> Needs:
     """One scope where each role must end with the outputs that `makes` gives it, and somebody with the `loose` ones."""
-    needs = Needs({role: set() for role in roles})
+    needs = Needs({role: set() for role in roles}, sizes=sizes)
     for role in roles:
         _need(needs, role, [graph.outputs[index] for index in makes[role]])
     for node in reversed(graph.nodes):
@@ -108,7 +117,7 @@ def _need_loop(needs: Needs, node: Node, roles: tuple[str, ...], loose: Mapping[
     }
 
     def settle(makes: Wants) -> Needs:
-        return _settle_loop(node, body, roles, makes)
+        return _settle_loop(node, body, roles, makes, needs.sizes)
 
     groups = {index: loose[node.outputs[index]] for index in wanted if node.outputs[index] in loose}
     needs.bodies[node], makers = _place(body, roles, wanted, settle, groups)
@@ -120,11 +129,11 @@ def _need_loop(needs: Needs, node: Node, roles: tuple[str, ...], loose: Mapping[
         _need(needs, role, [outer for outer, inner in zip(node.inputs, body.inputs, strict=True) if inner in inside])
 
 
-def _settle_loop(node: Node, body: Graph, roles: tuple[str, ...], makes: Wants) -> Needs:
+def _settle_loop(node: Node, body: Graph, roles: tuple[str, ...], makes: Wants, sizes: Sizes) -> Needs:
     """Repeat until whoever needs a carry at the start of a step also has it at the end."""
     makes = {role: set(indices) for role, indices in makes.items()}
     while True:
-        needs = _settle(body, roles, makes)
+        needs = _settle(body, roles, makes, sizes)
         before = sum(map(len, makes.values()))
         for role in roles:
             makes[role] |= {index for index in node.carried if body.inputs[node.consts + index] in needs.needed[role]}
@@ -166,7 +175,7 @@ def _cheapest(graph: Graph, roles: tuple[str, ...], makes: Wants, outputs: set[i
 
     def cost(role: str) -> int:
         needs = settle(makes | {role: makes[role] | outputs})
-        inputs = sum(value.bytes for value in graph.inputs for r in roles if value in needs.needed[r])
+        inputs = sum(needs.size(value) for value in graph.inputs for r in roles if value in needs.needed[r])
         return needs.cost() + inputs
 
     return min(roles, key=cost)

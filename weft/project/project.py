@@ -7,7 +7,6 @@ find who needs what; see how each crossing value is linked; draft each role's pa
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from weft.algorithm import Algorithm
 from weft.envs.timestep import Env
@@ -84,10 +83,13 @@ class Projection:
 def project(algo: Algorithm, env_of: Callable[[int], Env], layout: Layout, length: int = 1) -> Projection:
     """Project `length` iterations of an algorithm onto the roles of a layout; `env_of(n)` makes n environments."""
     total = algo.num_envs
+    _check_shares(layout, total)
+    whole = trace(algo, env_of(total), length)
+    graph = build(whole, layout)
     by_shares = {
-        shares: _view(algo, env_of, layout, total, shares, length) for shares in {r.shares for r in layout.roles}
+        shares: _view(whole if shares == 1 else trace(algo, env_of(total // shares), length), layout, graph)
+        for shares in {role.shares for role in layout.roles}
     }
-    whole = by_shares[1].trace if 1 in by_shares else trace(algo, env_of(total), length)
     views = {role.name: by_shares[role.shares] for role in layout.roles}
     _check_agreement(views)
     axes = {role.name: _state_axes(whole, views[role.name].trace) for role in layout.roles}
@@ -101,17 +103,31 @@ def project(algo: Algorithm, env_of: Callable[[int], Env], layout: Layout, lengt
     return Projection(layout, whole, views, assemble(drafts), linked.edges(length), homes, axes)
 
 
-def _view(algo: Algorithm, env_of: Any, layout: Layout, total: int, shares: int, length: int) -> View:
-    if total % shares:
-        owner = next(role for role in layout.roles if role.shares == shares)
-        raise WeftError(
-            f"num_envs={total} cannot be shared out evenly over {shares} replicas of {owner.name}: "
-            f"make it a multiple of {shares}"
-        )
-    traced = trace(algo, env_of(total // shares), length)
+def _check_shares(layout: Layout, total: int) -> None:
+    for role in layout.roles:
+        if total % role.shares:
+            raise WeftError(
+                f"num_envs={total} cannot be shared out evenly over {role.shares} replicas of {role.name}: "
+                f"make it a multiple of {role.shares}"
+            )
+
+
+def _view(traced: Trace, layout: Layout, whole: Graph) -> View:
     graph = build(traced, layout)
     roles = tuple(role.name for role in layout.roles)
-    return View(traced, graph, find_needs(graph, roles, len(traced.state_names), traced.groups))
+    return View(traced, graph, find_needs(graph, roles, len(traced.state_names), traced.groups, _sizes(graph, whole)))
+
+
+def _sizes(graph: Graph, whole: Graph) -> dict[Value, int]:
+    """The bytes of values at the full number of environments, so that every view settles alike who makes what."""
+    pairs = list(zip(graph.inputs, whole.inputs, strict=True))
+    others = {node.key: node for node, _ in walk(whole) if node.key}
+    for node, _ in walk(graph):
+        if other := others.get(node.key):
+            pairs += zip(node.outputs, other.outputs, strict=False)
+            if node.body is not None and other.body is not None:
+                pairs += zip(node.body.inputs, other.body.inputs, strict=False)
+    return {value: same.bytes for value, same in pairs}
 
 
 def _check_agreement(views: dict[str, View]) -> None:

@@ -30,7 +30,8 @@ def _scope(graph: Graph, role: str, inputs: Sequence[bool], received: Any, flags
         if node.body is not None:
             results = _loop(node, role, given, received, flags)
         elif node.role not in (None, role):
-            results = [received(node, index) for index in range(len(node.outputs))]
+            # What has no key is inside another role's fragment, and nobody else sees it.
+            results = [bool(node.key) and received(node, index) for index in range(len(node.outputs))]
         elif node.kind == "merge":
             results = [False] * len(node.outputs)
         else:
