@@ -1,4 +1,4 @@
-"""The small loop that how-it-works.md explains; `python docs/example.py` writes anew what the pages show of the code."""
+"""The small loop that how-it-works.md explains; `python docs/example.py` writes anew what the pages show."""
 
 import re
 import sys

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from weft import envs
@@ -26,6 +27,10 @@ from weft.runtime.local import Local
 
 ENGINES = {"local": Local}
 EnvSpec = str | Callable[[int], Env]
+
+
+class Diverged(WeftError):
+    """A metric or a leaf of the state is not a number any more."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,7 @@ def train(
         state = compiled_engine.run(state, times, reporter)
     jax.block_until_ready(state)
     ended = time.perf_counter()
+    _refuse_nan(state)
     return Result(
         algo=type(algo).__name__.lower(),
         env=env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__),
@@ -133,10 +139,26 @@ class Reporter:
     def __call__(self, metrics: dict[str, Mean]) -> None:
         rows = {name: (np.asarray(mean.total), np.asarray(mean.count)) for name, mean in metrics.items()}
         self.done += len(next(iter(rows.values()))[0]) if rows else 1
+        self.refuse_nan(rows)
         seconds = time.perf_counter() - self.started
         update = Update(self.done, self.iterations, self.done * self.steps_per_iteration, seconds, rows)
         for observer in self.observers:
             observer(update)
+
+    def refuse_nan(self, rows: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
+        for name, (total, _) in rows.items():
+            if np.isnan(total).any():
+                iteration = self.done - len(total) + int(np.isnan(total).argmax()) + 1
+                raise Diverged(
+                    f"{name} is not a number in iteration {iteration} ({iteration * self.steps_per_iteration:,} steps): "
+                    "training has diverged; a smaller step size (lr) or gradient norm may help"
+                )
+
+
+def _refuse_nan(state: Any) -> None:
+    for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
+        if jnp.issubdtype(leaf.dtype, jnp.inexact) and jnp.isnan(leaf).any():
+            raise Diverged(f"state{jax.tree_util.keystr(path)} is not a number at the end: training has diverged")
 
 
 def _divide(plan: Plan, steps: int) -> tuple[list[tuple[Projection, int]], int, int]:
