@@ -24,7 +24,7 @@ from plain_ppo import make_ppo
 from weft import envs
 from weft.algos.ppo import PPO
 from weft.layout.catalogue import parse
-from weft.project.program import Loop, Recv, Run, Send
+from weft.project.program import Recv, Run, Send
 from weft.project.project import project
 from weft.runtime.local import Local
 from weft.runtime.strand import Strand
@@ -63,7 +63,7 @@ def main() -> None:
             "seed / fused": ratio(seconds, "seed", "fused"),
         },
         "seed_us_per_step": per_step(seconds, args),
-        "seed_time": where_time_goes(size, args.iterations),
+        "time": {layout: where_time_goes(layout, size, args.iterations) for layout in ("actors", "seed")},
     }
     write(record)
 
@@ -112,9 +112,9 @@ def measure(contenders: dict[str, Contender], rounds: int) -> dict[str, list[flo
     return seconds
 
 
-def where_time_goes(size: dict[str, int], iterations: int) -> dict[str, float]:
-    """Microseconds per exchanged step that each role of `seed` spends running, waiting and sending."""
-    engine, holder = prepare("seed", size, 1)
+def where_time_goes(layout: str, size: dict[str, int], iterations: int) -> dict[str, float]:
+    """Microseconds per step of the environments that each role spends running, waiting and sending."""
+    engine, holder = prepare(layout, size, 1)
     engine.run(holder[0], 1)
     spent: dict[str, float] = {}
 
@@ -137,7 +137,6 @@ def where_time_goes(size: dict[str, int], iterations: int) -> dict[str, float]:
         total = time.perf_counter() - started
     finally:
         Strand.actions.update(kept)
-    assert Loop in kept
     steps = iterations * size["horizon"]
     return {"total": 1e6 * total / steps} | {key: 1e6 * value / steps for key, value in sorted(spent.items())}
 
@@ -182,8 +181,9 @@ def table(record: dict[str, Any]) -> list[str]:
     for name, found in record["ratios"].items():
         lines.append(f"| {name} | {spread(found)} |")
     lines.append(f"| seed beyond fused, microseconds per step exchanged | {spread(record['seed_us_per_step'])} |")
-    for name, value in record["seed_time"].items():
-        lines.append(f"| seed, {name}, microseconds per step | {value:.0f} |")
+    for layout, parts in record["time"].items():
+        for name, value in parts.items():
+            lines.append(f"| {layout}: {name}, microseconds per step | {value:.1f} |")
     return lines
 
 

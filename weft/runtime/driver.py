@@ -150,8 +150,8 @@ class Reporter:
             if np.isnan(total).any():
                 iteration = self.done - len(total) + int(np.isnan(total).argmax()) + 1
                 raise Diverged(
-                    f"{name} is not a number in iteration {iteration} ({iteration * self.steps_per_iteration:,} steps): "
-                    "training has diverged; a smaller step size (lr) or gradient norm may help"
+                    f"{name} is not a number in iteration {iteration} (step {iteration * self.steps_per_iteration:,}): "
+                    "training has diverged; a smaller step size or gradient norm may help"
                 )
 
 
