@@ -305,9 +305,7 @@ def split_keys(count: int) -> jax.Array:
 @pytest.mark.parametrize("where", ["replicas", "devices"])
 def test_environments_that_cannot_be_shared_out_are_refused(where: str) -> None:
     layout = Layout(Role("a", ("*",), **{where: 3}))
-    with pytest.raises(
-        WeftError, match="num_envs=4 cannot be shared out evenly over 3 replicas of a: .* multiple of 3"
-    ):
+    with pytest.raises(WeftError, match="num_envs=4 cannot be .* over 3 replicas of a: .* multiple of 3"):
         projected(merging_four(), layout)
 
 

@@ -1,0 +1,240 @@
+"""Runs end at once and cleanly, whatever ends them, and say who did what."""
+
+import _thread
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+
+from tests.toys import apart, assert_same, assert_unchanged, copies, on, plain, projected, start_of, toy
+from weft import Layout, Role, all_mean, replica
+from weft.errors import WeftError
+from weft.metrics import Mean
+from weft.runtime import local
+from weft.runtime.channel import Stuck
+from weft.runtime.local import MERGES, Local, RoleFailed, partners
+
+FOREVER = 10**9
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) <= before
+
+
+def pair(a: Callable[..., Any] = lambda x: x + 1, b: Callable[..., Any] = lambda x: x * 2) -> Any:
+    return toy(lambda env: {"x": jnp.zeros(env.num_envs)}, lambda s: {"x": jnp.mod(on("b", b)(on("a", a)(s["x"])), 31)})
+
+
+def engine(algo: Any, layout: Layout, **options: Any) -> Local:
+    return Local(projected(algo, layout), **options)
+
+
+def replaced(built: Local, role: str, index: int, wrap: Callable[[Any], Any]) -> Local:
+    """The engine with a role's executables wrapped."""
+    built.executables[role, index] = {run: wrap(call) for run, call in built.executables[role, index].items()}
+    return built
+
+
+@pytest.mark.parametrize("call", [jax.pure_callback, io_callback], ids=["pure", "io"])
+@pytest.mark.parametrize("where", ["a", "b"])
+@pytest.mark.filterwarnings("ignore")
+def test_an_error_inside_a_fragment_names_its_role_and_keeps_its_traceback(where: str, call: Any) -> None:
+    def fail(x: Any) -> Any:
+        raise ValueError("no such luck")
+
+    bad = {where: lambda x: call(fail, jax.ShapeDtypeStruct(x.shape, x.dtype), x)}
+    started = time.monotonic()
+    with pytest.raises(RoleFailed, match=rf"role {where}\[0\] failed: .*") as error:
+        engine(pair(**bad), copies(a=1, b=1)).run(start_of(pair()), FOREVER)
+    assert time.monotonic() - started < 5
+    assert "no such luck" in str(error.value.__cause__)
+
+
+def test_an_error_of_a_replica_is_the_cause_itself() -> None:
+    original = KeyError("mine")
+
+    def wrap(call: Any) -> Any:
+        calls = iter(range(10))
+
+        def failing(*args: Any) -> Any:
+            if next(calls) == 3:
+                raise original
+            return call(*args)
+
+        return failing
+
+    built = replaced(engine(pair(), copies(a=2, b=1)), "a", 1, wrap)
+    with pytest.raises(RoleFailed, match=r"role a\[1\] failed: KeyError: 'mine'") as error:
+        built.run(start_of(pair()), FOREVER)
+    assert error.value.__cause__ is original
+    assert "failing" in [frame.name for frame in _frames(original)]
+
+
+def _frames(error: BaseException) -> list[Any]:
+    return list(traceback.extract_tb(error.__traceback__))
+
+
+def test_an_error_of_whoever_watches_ends_the_run() -> None:
+    def watch(metrics: Any) -> None:
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        engine(pair(), copies(a=1, b=1)).run(start_of(pair()), FOREVER, watch)
+
+
+@pytest.mark.parametrize("layout", [copies(a=1, b=1), copies(a=2, b=1), apart(all="*")], ids=["two", "three", "one"])
+def test_an_interrupt_ends_the_run_within_a_second(layout: Layout) -> None:
+    built, state = engine(pair(), layout), start_of(pair())
+    sent: list[float] = []
+
+    def interrupt() -> None:
+        sent.append(time.monotonic())
+        _thread.interrupt_main()
+
+    timer = threading.Timer(0.2, interrupt)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        built.run(state, FOREVER)
+    assert time.monotonic() - sent[0] < 1.0
+    timer.join()
+    assert_same(built.run(state, 3), plain(pair())[0])
+
+
+def test_threads_that_cannot_be_started_leave_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Limited(threading.Thread):
+        def start(self) -> None:
+            if self.name == "b[0]":
+                raise RuntimeError("can't start new thread")
+            super().start()
+
+    monkeypatch.setattr(local.threading, "Thread", Limited)
+    with pytest.raises(RuntimeError, match="can't start"):
+        engine(pair(), copies(a=1, b=1)).run(start_of(pair()), FOREVER)
+
+
+def test_a_stuck_stream_says_which_role_waits_for_what_from_whom() -> None:
+    released = threading.Event()
+    built = engine(pair(), copies(a=1, b=1), limit=0.1)
+    replaced(built, "a", 0, lambda call: lambda *args: (released.wait(0.5), call(*args))[1])
+    with pytest.raises(RoleFailed, match=r"b\[0\] has waited 0.1 s for loop/a\[0\] from a\[0\]") as error:
+        built.run(start_of(pair()), FOREVER)
+    assert isinstance(error.value.__cause__, Stuck)
+
+
+def test_a_role_that_hangs_does_not_hide_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "PATIENCE", 0.1)
+    released = threading.Event()
+    built = engine(pair(), copies(a=1, b=1), limit=0.1)
+    replaced(built, "a", 0, lambda call: lambda *args: (released.wait(20), call(*args))[1])
+    started = time.monotonic()
+    with pytest.raises(RoleFailed, match=r"b\[0\] has waited"):
+        built.run(start_of(pair()), FOREVER)
+    assert time.monotonic() - started < 2
+    released.set()
+    for thread in threading.enumerate():
+        if thread.name == "a[0]":
+            thread.join(5)
+
+
+def test_nobody_runs_far_ahead_of_whoever_follows() -> None:
+    # The learner never reads what the actor makes, so only bounds hold the actor back.
+    algo = toy({"x": jnp.zeros(4), "y": jnp.zeros(4)}, lambda s: {"x": on("a")(s["x"]), "y": on("b")(s["y"])})
+    built = engine(algo, copies(a=1, b=1))
+    counts = {"a": 0, "b": 0}
+
+    def counting(role: str) -> Callable[[Any], Any]:
+        def wrap(call: Any) -> Any:
+            def counted(*args: Any) -> Any:
+                counts[role] += 1
+                return call(*args)
+
+            return counted
+
+        return wrap
+
+    for role in counts:
+        replaced(built, role, 0, counting(role))
+    furthest = 0
+
+    def watch(metrics: Any) -> None:
+        nonlocal furthest
+        time.sleep(0.002)
+        seen = watch.seen = getattr(watch, "seen", 0) + 1  # type: ignore[attr-defined]
+        furthest = max(furthest, *(count - seen for count in counts.values()))
+
+    built.run(start_of(algo), 20, watch)
+    assert counts == {"a": 20, "b": 20}
+    assert furthest <= 4
+
+
+def test_metrics_come_once_for_each_iteration_in_order() -> None:
+    def loop(s):
+        x = on("b", lambda x: x + 1)(on("a", lambda x: x)(s["x"]))
+        return {"x": x}, {"x": Mean.of(x)}
+
+    algo, seen = toy({"x": jnp.zeros(())}, loop), []
+    engine(algo, copies(a=1, b=1)).run(start_of(algo), 30, lambda metrics: seen.append(float(metrics["x"].total[0])))
+    assert seen == [float(i) for i in range(1, 31)]
+
+
+def test_many_iterations_do_not_use_what_was_overwritten() -> None:
+    def loop(s):
+        x, held = on("a", lambda x, y: (jnp.mod(x + y, 31), y))(s["x"], s["y"])
+        return {"x": jnp.mod(on("b")(x), 31), "y": x, "z": held, "older": s["z"]}
+
+    algo = toy(dict.fromkeys(("x", "y", "z", "older"), jnp.arange(4.0)), loop)
+    for layout in (apart(one="*"), apart(one="a", two="b")):
+        assert_unchanged(algo, layout, iterations=40)
+
+
+def test_devices_and_exchange_do_not_go_together() -> None:
+    layout = Layout(Role("a", ("a",), devices=2), Role("b", ("b",)))
+    with pytest.raises(WeftError, match="role a spans 2 devices and exchanges values with others: give it replicas"):
+        engine(pair(), layout)
+
+
+def test_barriers_change_nothing_that_is_exact() -> None:
+    built = engine(pair(), copies(a=1, b=1), barriers=True)
+    assert_same(built.run(start_of(pair()), 3), plain(pair())[0])
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "expected"),
+    [
+        (1, 1, [[0]]),
+        (2, 2, [[0], [1]]),
+        (1, 4, [[0, 1, 2, 3]]),
+        (2, 4, [[0, 1], [2, 3]]),
+        (4, 2, [[0], [0], [1], [1]]),
+        (4, 1, [[0], [0], [0], [0]]),
+    ],
+)
+def test_replicas_have_neighbouring_partners(mine: int, others: int, expected: list[list[int]]) -> None:
+    assert [list(partners(index, mine, others)) for index in range(mine)] == expected
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_merges_keep_types_and_order(dtype: Any) -> None:
+    values = [[jnp.asarray([1, 2], dtype), jnp.asarray(i, dtype)] for i in range(4)]
+    for name, expected in (("sum", ([4, 8], 6)), ("mean", ([1, 2], 1.5))):
+        rows, number = MERGES[name](values)
+        assert (rows.dtype, number.dtype) == (dtype, dtype)
+        np.testing.assert_array_equal(np.asarray(rows, np.float32), expected[0])
+        assert float(number) == expected[1]
+
+
+def test_executables_are_shared_unless_a_replica_asks_who_it_is() -> None:
+    same = engine(pair(a=lambda x: x + all_mean(x.sum())), Layout(Role("a", ("*",), replicas=2)))
+    assert same.executables["a", 0] is same.executables["a", 1]
+    asking = engine(pair(a=lambda x: x + replica()[0]), Layout(Role("a", ("*",), replicas=2)))
+    assert asking.executables["a", 0] is not asking.executables["a", 1]
