@@ -1,0 +1,124 @@
+"""What may be overwritten is, and nothing else."""
+
+import jax.numpy as jnp
+from jax import lax
+
+from tests.toys import apart, copies, on, projected, toy
+from weft import all_mean
+from weft.project.donation import find_donations
+from weft.project.program import Loop, Program, Run, Send, walk
+from weft.project.project import Projection
+
+TWO = apart(one="a", two="b")
+
+
+def donated(program: Program) -> list[list[str]]:
+    """By run, the names of the inputs that it overwrites."""
+    found = find_donations(program)
+    runs = [step for step, _ in walk(program.steps) if isinstance(step, Run)]
+    assert set(found) == set(runs)
+    return [sorted(value.name for value in found[run]) for run in runs]
+
+
+def of(start, loop, layout, role) -> list[list[str]]:
+    return donated(projected(toy(start, loop), layout).programs[role])
+
+
+def test_a_program_of_one_run_overwrites_its_whole_state() -> None:
+    start = {"x": jnp.zeros(4), "n": jnp.int32(0), "w": jnp.zeros((2, 2))}
+    found = of(start, lambda s: {"x": on("a")(s["x"]), "n": s["n"] + 1, "w": s["w"] * 2}, apart(one="*"), "one")
+    assert found == [["state['n']", "state['w']", "state['x']"]]
+
+
+def test_what_is_sent_received_or_reported_is_never_overwritten() -> None:
+    def loop(s):
+        x = on("a")(s["x"])
+        return {"x": x, "y": on("b", lambda y, x: y + x)(s["y"], x)}
+
+    projection = projected(toy({"x": jnp.zeros(4), "y": jnp.zeros(4)}, loop), TWO)
+    # `x` goes to the other role, which may still read it while the next iteration runs.
+    assert donated(projection.programs["one"]) == [[]]
+    assert donated(projection.programs["two"]) == [["state['y']"]]
+
+
+def test_a_carry_that_is_sent_is_not_overwritten_and_one_that_is_not_is() -> None:
+    def loop(s):
+        def tick(carry, _):
+            kept, sent = carry
+            kept, sent = on("a", lambda k, s: (k + 1, s + 1))(kept, sent)
+            return (kept, on("b")(sent)), None
+
+        (kept, sent), _ = lax.scan(tick, (s["kept"], s["sent"]), length=3)
+        return {"kept": kept, "sent": sent}
+
+    found = of({"kept": jnp.zeros(4), "sent": jnp.zeros(4)}, loop, TWO, "one")
+    assert found == [["state['kept']"]]
+
+
+def test_buffers_that_a_loop_fills_are_overwritten_step_by_step() -> None:
+    def loop(s):
+        _, xs = lax.scan(lambda c, _: (on("b")(on("a")(c)), c * 2), s["x"], length=3)
+        return {"x": s["x"], "sum": on("b", lambda xs: xs.sum(0))(xs)}
+
+    projection = projected(toy({"x": jnp.zeros(4), "sum": jnp.zeros(4)}, loop), TWO)
+    assert filled(projection), "no run fills a buffer in its place"
+
+
+def filled(projection: Projection) -> list[str]:
+    return [
+        value.name
+        for program in projection.programs.values()
+        for run, values in find_donations(program).items()
+        for value in values
+        if value in run.outputs
+    ]
+
+
+def test_what_is_merged_belongs_to_all_replicas() -> None:
+    def loop(s):
+        return {"x": s["x"] + 1, "w": on("a", lambda x, w: all_mean(w + x.sum()) * 2)(s["x"], s["w"])}
+
+    algo = toy(lambda env: {"x": jnp.zeros(env.num_envs), "w": jnp.float32(0)}, loop)
+    program = projected(algo, copies(a=2)).programs["a"]
+    merged = {v for step, _ in walk(program.steps) if hasattr(step, "operation") for v in (*step.inputs, *step.outputs)}
+    assert merged
+    assert not merged & {value for values in find_donations(program).values() for value in values}
+
+
+def test_a_value_that_two_leaves_share_is_not_overwritten() -> None:
+    def loop(s):
+        x = on("a")(s["x"])
+        return {"x": x, "again": x, "z": on("a", lambda a, b: a + b)(s["again"], s["z"])}
+
+    def passing(s):
+        y = on("b")(on("a")(s["x"]))
+        return {"x": y, "again": y, "z": on("b", lambda a, b: a + b)(s["again"], s["z"])}
+
+    start = dict.fromkeys(("x", "again", "z"), jnp.zeros(4))
+    program = projected(toy(start, passing), TWO).programs["two"]
+    assert "state['again']" not in sum(donated(program), [])
+    # In one program XLA itself gives two results, so all may be overwritten.
+    assert of(start, loop, apart(one="*"), "one") == [["state['again']", "state['x']", "state['z']"]]
+
+
+def test_an_input_that_nothing_takes_the_place_of_is_kept() -> None:
+    def loop(s):
+        return {"x": on("a", lambda x, t: x + t.sum())(s["x"], s["table"]), "table": s["table"]}
+
+    (names,) = of({"x": jnp.zeros(4), "table": jnp.zeros((3, 3))}, loop, apart(one="*"), "one")
+    assert names == ["state['x']"]
+
+
+def test_values_read_again_in_the_next_step_are_kept() -> None:
+    def loop(s):
+        # `y` is made once and read in every step of the loop.
+        y = on("a", lambda x: x * 3)(s["x"])
+        x, _ = lax.scan(lambda c, _: (on("b")(on("a", lambda c, y: c + y)(c, y)), None), s["x"], length=3)
+        return {"x": x}
+
+    program = projected(toy({"x": jnp.zeros(4)}, loop), TWO).programs["one"]
+    (inner,) = [s for s, _ in walk(program.steps) if isinstance(s, Loop) and any(isinstance(x, Send) for x in s.body)]
+    runs = [step for step in inner.body if isinstance(step, Run)]
+    outside = {value for run in runs for value in run.inputs if not any(value in other.outputs for other in runs)}
+    assert any(value.name == "a" for value in outside)
+    assert not {v for run in runs for v in find_donations(program)[run] if v.name == "a" and v not in run.outputs}
