@@ -1,0 +1,142 @@
+"""The fused layout is the plain loop: nothing of weft is left in what is compiled."""
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from tests.toys import Toy, apart, copies, env_of, on, projected, toy
+from weft import Layout, Role, all_mean, all_sum, fragment, replica
+from weft.errors import WeftError
+from weft.metrics import Mean
+from weft.project.program import Run, walk
+from weft.project.project import Projection
+from weft.runtime.compile import device_mesh, lower_run
+from weft.runtime.evaluate import Context
+from weft.runtime.local import Local
+
+
+def toy_loop(mark: Any, mean: Any, numbers: Any) -> Toy:
+    """A loop with nested fragments, merges, loops and branches, with its marks given from outside.
+
+    There is no dead code in it: tracing drops that, where jit leaves it to XLA.
+    """
+
+    def gradient(w, xs):
+        return jax.value_and_grad(lambda w: jnp.mean((mark("predict", lambda x: jnp.tanh(x * w))(xs) - 1) ** 2))(w)
+
+    def learn(w, xs):
+        def epoch(w, _):
+            loss, g = mark("gradient", gradient)(w, xs)
+            return mark("update", lambda w, g: w - 0.1 * g)(w, mean(g)), loss
+
+        return lax.scan(epoch, w, length=2)
+
+    def loop(s):
+        def tick(carry, _):
+            x, key = carry
+            key, key_act = jax.random.split(key)
+            noise = mark("act", lambda k, x: jax.random.normal(k, x.shape) * numbers()[1])(key_act, x)
+            x = mark("env", lambda x, a: lax.cond(jnp.sum(a) > 0, jnp.add, jnp.subtract, x, a))(x, noise)
+            return (x, key), x
+
+        (x, key), xs = lax.scan(tick, (s["x"], s["key"]), length=3)
+        w, losses = mark("learn", learn)(s["w"], xs)
+        w = jax.checkpoint(lambda w: mark("clip", jnp.clip)(w, -1.0, 1.0) + numbers()[0])(w)
+        return {"x": x, "w": w, "key": key}, {"loss": Mean.of(losses)}
+
+    start = {"x": jnp.zeros(4), "w": jnp.float32(0.5), "key": jax.random.key(0)}
+    return toy(start, loop)
+
+
+def marked() -> Toy:
+    return toy_loop(lambda name, fn: on(name, fn), all_mean, replica)
+
+
+def unmarked() -> Toy:
+    return toy_loop(lambda name, fn: fn, lambda tree: tree, lambda: (jnp.int32(0), jnp.int32(1)))
+
+
+def by_hand(algo: Toy, length: int) -> Any:
+    """The loop as one jitted function without weft: flat arrays in, flat arrays out, the state overwritten."""
+    state = jax.eval_shape(lambda: algo.init(env_of(4), jax.random.key(7)))
+    leaves, tree = jax.tree.flatten(state)
+
+    def run(*leaves: Any) -> Any:
+        def step(carry, _):
+            return algo.step(env_of(4), carry)
+
+        return jax.tree.leaves(lax.scan(step, jax.tree.unflatten(tree, leaves), length=length))
+
+    return jax.jit(run, donate_argnums=range(len(leaves)), keep_unused=True).lower(*leaves)
+
+
+def only_run(projection: Projection) -> Run:
+    (program,) = projection.programs.values()
+    (run,) = program.steps
+    assert isinstance(run, Run)
+    return run
+
+
+def normal(lowered: Any) -> str:
+    """A lowered program without locations and names of functions, arguments and results."""
+    text = re.sub(r"\s*loc\([^)]*\)|#loc.*", "", lowered.as_text())
+    text = re.sub(r'\{?jax\.result_info = "[^"]*"\}?|mhlo\.\w+ = [^,}]*,?|module @\w+', "", text)
+    names: dict[str, str] = {}
+    return re.sub(r"@[\w.]+", lambda found: names.setdefault(found.group(), f"@f{len(names)}"), text)
+
+
+@pytest.mark.parametrize("length", [1, 8])
+def test_the_fused_layout_lowers_to_the_plain_loop(length: int) -> None:
+    run = only_run(projected(marked(), apart(all="*"), length))
+    ours = lower_run(run, Context(), frozenset(run.inputs))
+    assert normal(ours) == normal(by_hand(unmarked(), length))
+
+
+def test_the_comparison_sees_a_difference() -> None:
+    run = only_run(projected(marked(), apart(all="*"), 8))
+    assert normal(lower_run(run, Context())) != normal(by_hand(unmarked(), 9))
+    assert "fragment" not in normal(lower_run(run, Context()))
+
+
+def test_barriers_stand_at_fragments_only_when_asked_for() -> None:
+    run = only_run(projected(toy({"x": jnp.zeros(4)}, lambda s: {"x": on("a")(s["x"])}), apart(all="*")))
+    assert "optimization_barrier" not in lower_run(run, Context()).as_text()
+    assert lower_run(run, Context(barriers=True)).as_text().count("stablehlo.optimization_barrier") == 2
+
+
+def test_what_is_donated_is_marked_so() -> None:
+    def loop(s):
+        return {"x": on("a")(s["x"]), "y": s["y"] * 2}
+
+    run = only_run(projected(toy({"x": jnp.zeros(4), "y": jnp.zeros(5)}, loop), apart(all="*")))
+    text = lower_run(run, Context(), frozenset(run.inputs[:1])).as_text()
+    assert text.count("tf.aliasing_output") + text.count("jax.buffer_donor") == 1
+
+
+def test_over_devices_there_is_one_program_with_collectives() -> None:
+    @fragment(name="a")
+    def step(x):
+        return x + all_sum(jnp.sum(x)) + all_mean(jnp.max(x))
+
+    algo = toy(lambda env: {"x": jnp.zeros(env.num_envs)}, lambda s: {"x": step(s["x"])})
+    run = only_run(projected(algo, Layout(Role("a", ("a",), devices=4))))
+    text = lower_run(run, Context(0, 4, "devices", 4), mesh=device_mesh(4)).as_text()
+    assert text.count("stablehlo.all_reduce") == 2
+
+
+def test_more_devices_than_there_are_is_refused_before_anything_runs() -> None:
+    algo = toy(lambda env: {"x": jnp.zeros(env.num_envs)}, lambda s: {"x": on("a")(s["x"])}, num_envs=8)
+    with pytest.raises(WeftError, match="asks for 8 devices, but cpu has 4 here: ask for at most 4"):
+        Local(projected(algo, Layout(Role("a", ("a",), devices=8))))
+
+
+def test_every_run_has_an_executable() -> None:
+    algo = toy({"x": jnp.zeros(4)}, lambda s: {"x": on("b")(on("a")(s["x"]))})
+    projection = projected(algo, copies(a=1, b=1))
+    for (role, _), executables in Local(projection).executables.items():
+        runs = {step for step, _ in walk(projection.programs[role].steps) if isinstance(step, Run)}
+        assert set(executables) == runs

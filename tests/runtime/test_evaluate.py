@@ -1,0 +1,110 @@
+"""Every operation computes what its name says, with marks dissolved."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from tests.toys import on
+from weft import all_mean, all_sum, replica
+from weft.project.program import Op
+from weft.runtime.evaluate import Context, apply, bind, run_jaxpr
+from weft.runtime.keys import fold
+
+X = jnp.arange(4.0)
+
+
+def op(kind: str, *inputs: Any, context: Context | None = None, **params: Any) -> list[Any]:
+    return list(apply(Op(kind, (), (), params), context or Context(), *inputs))
+
+
+def test_index_and_store_are_inverse() -> None:
+    stack = jnp.arange(6.0).reshape(3, 2)
+    for step in range(3):
+        (row,) = op("index", stack, jnp.int32(step))
+        assert row.tolist() == [2 * step, 2 * step + 1]
+        (stored,) = op("store", jnp.zeros((3, 2)), row, jnp.int32(step))
+        assert stored.tolist() == [row.tolist() if i == step else [0, 0] for i in range(3)]
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_split_and_join_are_inverse(axis: int) -> None:
+    table = jnp.arange(16).reshape(4, 4)
+    parts = op("split", table, axis=axis, parts=2)
+    assert [part.shape for part in parts] == [(2, 4) if axis == 0 else (4, 2)] * 2
+    assert op("join", *parts, axis=axis)[0].tolist() == table.tolist()
+
+
+@pytest.mark.parametrize("like", [X, jnp.array([True]), jax.random.split(jax.random.key(0, impl="rbg"), 3)])
+def test_empty_has_the_type_it_should(like: jax.Array) -> None:
+    (empty,) = op("empty", aval=jax.typeof(like))
+    assert (empty.shape, empty.dtype) == (like.shape, like.dtype)
+
+
+def test_constants_become_arrays_of_their_type() -> None:
+    (made,) = op("constant", np.int8(3))
+    assert isinstance(made, jax.Array) and made.dtype == jnp.int8
+
+
+def test_folding_uses_the_replica_that_is_given() -> None:
+    key = jax.random.key(1)
+    (folded,) = op("fold", key, jnp.int32(3))
+    assert jnp.array_equal(jax.random.key_data(folded), jax.random.key_data(jax.random.fold_in(key, 3)))
+
+
+def test_every_key_of_an_array_is_folded() -> None:
+    keys = jax.random.split(jax.random.key(0), (2, 3))
+    folded = fold(keys, 5)
+    assert folded.shape == (2, 3)
+    for index in np.ndindex(2, 3):
+        expected = jax.random.fold_in(keys[index], 5)
+        assert jnp.array_equal(jax.random.key_data(folded[index]), jax.random.key_data(expected))
+
+
+MARKED = {
+    "nested": lambda x: on("a", lambda x: on("b")(x) * 2)(x),
+    "scan": lambda x: lax.scan(lambda c, _: (on("a")(c), c), x, length=3),
+    "reverse": lambda x: lax.scan(lambda c, row: (on("a")(c) + row, c), x.sum(), x, reverse=True),
+    "cond": lambda x: lax.cond(x.sum() > 3, on("a"), on("b", lambda x: x), x),
+    "switch": lambda x: lax.switch(2, [on("a"), lambda x: x, on("b", lambda x: x * 9)], x),
+    "while": lambda x: lax.while_loop(lambda c: on("a", jnp.sum)(c) < 99, on("b"), x),
+    "remat": jax.checkpoint(lambda x: on("a", lambda x: x + np.arange(4.0, dtype=np.float32))(x)),
+    "vmap": jax.vmap(lambda x: on("a")(x)),
+    "jit": jax.jit(lambda x: on("a")(x) + 1),
+    "merge": lambda x: on("a", lambda x: all_sum(x) + all_mean(x))(x),
+    "grad": jax.grad(lambda x: jnp.sum(on("a", lambda x: x**3)(x))),
+}
+
+
+@pytest.mark.parametrize("barriers", [False, True])
+@pytest.mark.parametrize("name", MARKED)
+def test_dissolving_marks_changes_no_result_and_leaves_none(name: str, barriers: bool) -> None:
+    jaxpr = jax.make_jaxpr(MARKED[name])(X)
+    context = Context(barriers=barriers)
+    again = jax.make_jaxpr(lambda x: run_jaxpr(jaxpr, [x], context))(X)
+    assert "fragment:" not in str(again) and "merge:" not in str(again)
+    assert ("optimization_barrier" in str(again)) == barriers
+    for ours, theirs in zip(
+        jax.jit(lambda x: run_jaxpr(jaxpr, [x], context))(X), jax.tree.leaves(MARKED[name](X)), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_custom_derivative_rule_survives() -> None:
+    @jax.custom_vjp
+    def double(x):
+        return on("a", lambda x: 2 * x)(x)
+
+    double.defvjp(lambda x: (double(x), None), lambda _, g: (g * 7,))
+    jaxpr = jax.make_jaxpr(double)(X)
+    np.testing.assert_array_equal(run_jaxpr(jaxpr, [X], Context())[0], 2 * X)
+
+
+def test_a_replica_is_what_the_context_says() -> None:
+    index, count = jax.make_jaxpr(replica)().eqns
+    context = Context(index=3, count=5)
+    assert [int(bind(eqn, [], context)[0]) for eqn in (index, count)] == [3, 5]
+    assert [int(bind(eqn, [], Context())[0]) for eqn in (index, count)] == [0, 1]

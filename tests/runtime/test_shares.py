@@ -1,0 +1,81 @@
+"""A state is shared out over replicas and devices and put together again."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.toys import assert_same, copies, on, projected, start_of, toy
+from weft import Layout, Role
+from weft.metrics import Mean
+from weft.runtime.shares import gather, gather_metrics, scatter
+
+
+def start(env: Any) -> dict[str, jax.Array]:
+    n = env.num_envs
+    return {
+        "rows": jnp.arange(2.0 * n).reshape(n, 2),
+        "columns": jnp.arange(3.0 * n).reshape(3, n),
+        "w": jnp.arange(4.0),
+        "keys": jax.random.split(jax.random.key(0), n),
+    }
+
+
+def loop(s: dict[str, jax.Array]) -> Any:
+    rows, columns = on("a", lambda r, c, w, k: (r + w.sum(), c))(s["rows"], s["columns"], s["w"], s["keys"])
+    return s | {"rows": rows, "columns": columns}, {"rows": Mean.of(rows)}
+
+
+@pytest.mark.parametrize("layout", [copies(a=1), copies(a=4), Layout(Role("a", ("a",), devices=2))])
+def test_scattering_and_gathering_give_the_state_back(layout: Layout) -> None:
+    algo = toy(start, loop)
+    projection, state = projected(algo, layout), start_of(algo)
+    assert_same(gather(projection, scatter(projection, state)), state)
+
+
+def test_shares_are_along_each_leafs_own_axis_and_are_copies() -> None:
+    algo = toy(start, loop)
+    projection, state = projected(algo, copies(a=2)), start_of(algo)
+    names = projection.whole.state_names
+    assert dict(zip(names, projection.axes["a"], strict=True)) == {
+        "state['columns']": 1,
+        "state['keys']": 0,
+        "state['rows']": 0,
+        "state['w']": None,
+    }
+    second = {names[leaf]: array for leaf, array in scatter(projection, state)["a", 1].items()}
+    np.testing.assert_array_equal(second["state['rows']"], state["rows"][2:])
+    np.testing.assert_array_equal(second["state['columns']"], state["columns"][:, 2:])
+    np.testing.assert_array_equal(second["state['w']"], state["w"])
+    jax.tree.map(lambda array: array.delete(), second)
+    np.testing.assert_array_equal(state["w"], jnp.arange(4.0))
+
+
+def test_single_keys_are_folded_where_there_are_shares_and_left_alone_where_there_are_none() -> None:
+    def draw(s):
+        key, other = jax.random.split(s["key"])
+        return {"x": on("a", lambda k, x: jax.random.uniform(k, x.shape))(other, s["x"]), "key": key}
+
+    algo = toy(lambda env: {"x": jnp.zeros(env.num_envs), "key": jax.random.key(3)}, draw)
+    for count in (1, 2):
+        shares = scatter(projected(algo, copies(a=count)), start_of(algo))
+        keys = [jax.random.key_data(shares["a", index][0]).tolist() for index in range(count)]
+        plain = jax.random.key(3)
+        expected = [plain] if count == 1 else [jax.random.fold_in(plain, index) for index in range(count)]
+        assert keys == [jax.random.key_data(key).tolist() for key in expected]
+
+
+@pytest.mark.parametrize("layout", [copies(a=2), Layout(Role("a", ("a",), devices=2))])
+def test_metrics_are_added_over_shares(layout: Layout) -> None:
+    algo = toy(start, loop)
+    projection = projected(algo, layout)
+    first, second = (np.array([3.0], np.float32), np.array([4.0], np.float32))
+    metrics = [i for i in range(len(projection.homes)) if i >= len(projection.whole.state_names)]
+    if layout.roles[0].devices > 1:
+        outputs = {("a", 0): dict.fromkeys(metrics, np.stack([first, second]))}
+    else:
+        outputs = {("a", 0): dict.fromkeys(metrics, first), ("a", 1): dict.fromkeys(metrics, second)}
+    found = gather_metrics(projection, outputs)  # type: ignore[arg-type]
+    assert (found["rows"].total.tolist(), found["rows"].count.tolist()) == ([7.0], [7.0])
