@@ -1,6 +1,6 @@
 """What the projection costs: layouts beside the same loop written by hand, all in one run.
 
-    python benchmarks/core.py                       # benchmarks/results/core-<platform>.{md,json}
+    python benchmarks/core.py                       # benchmarks/results/core-<platform>-<envs>.{md,json}
     python benchmarks/core.py --envs 2048 --rounds 9
 
 Every contender does the same iterations in every round, in turn; a ratio is taken within a round, and its median over
@@ -158,10 +158,10 @@ def summary(values: list[float]) -> dict[str, float]:
 
 def write(record: dict[str, Any]) -> None:
     RESULTS.mkdir(exist_ok=True)
-    platform = jax.default_backend()
-    (RESULTS / f"core-{platform}.json").write_text(json.dumps(record, indent=2) + "\n")
+    stem = f"core-{jax.default_backend()}-{record['settings']['envs']}"
+    (RESULTS / f"{stem}.json").write_text(json.dumps(record, indent=2) + "\n")
     text = "\n".join(table(record)) + "\n"
-    (RESULTS / f"core-{platform}.md").write_text(text)
+    (RESULTS / f"{stem}.md").write_text(text)
     sys.stdout.write(text)
 
 
