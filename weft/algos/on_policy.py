@@ -13,12 +13,12 @@ import optax
 
 from weft.algorithm import Algorithm
 from weft.envs.timestep import Env
-from weft.fragment import fragment
+from weft.fragment import all_mean, fragment
 from weft.metrics import Mean
 from weft.nets.actor_critic import ActorCritic
 from weft.nets.mlp import Activation
 from weft.ops.distributions import Distribution, draw_noise
-from weft.ops.losses import average
+from weft.ops.losses import actor_critic, average
 from weft.ops.rollout import Transition, rollout
 
 
@@ -136,3 +136,33 @@ class OnPolicy(Algorithm):
 
     def _optimiser(self) -> optax.GradientTransformation:
         return optax.chain(optax.clip_by_global_norm(self.max_grad_norm), optax.scale_by_adam(eps=1e-5))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyGradient(OnPolicy):
+    """One gradient step per rollout, towards targets that a subclass gives; abstract."""
+
+    @fragment
+    def learn(
+        self, net: ActorCritic, opt: optax.OptState, trajectory: Transition, remaining: jax.Array, key: jax.Array
+    ) -> tuple[ActorCritic, optax.OptState, dict[str, Mean]]:
+        del key
+        grads, metrics = self.gradient(net, trajectory, *self.targets(net, trajectory))
+        net, opt = self.update(net, opt, all_mean(grads), remaining)
+        return net, opt, metrics
+
+    def targets(self, net: ActorCritic, trajectory: Transition) -> tuple[jax.Array, jax.Array]:
+        """What every step's return should be, [T, B], and which steps to learn from."""
+        raise NotImplementedError
+
+    @fragment
+    def gradient(
+        self, net: ActorCritic, trajectory: Transition, target: jax.Array, valid: jax.Array
+    ) -> tuple[ActorCritic, dict[str, Mean]]:
+        """The gradient of the loss over the `valid` steps."""
+
+        def loss(net: ActorCritic) -> tuple[jax.Array, dict[str, Mean]]:
+            rows = {"target": target, "valid": valid, "normalised": self.normalise_advantage}
+            return self.loss(**actor_critic(net, trajectory.obs, trajectory.action, **rows))
+
+        return jax.grad(loss, has_aux=True)(net)

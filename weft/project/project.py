@@ -92,6 +92,8 @@ def project(algo: Algorithm, env_of: Callable[[int], Env], layout: Layout, lengt
     }
     views = {role.name: by_shares[role.shares] for role in layout.roles}
     _check_agreement(views)
+    for view in views.values():
+        _refuse_divided_draws(layout, view.graph, view.needs)
     axes = {role.name: _state_axes(whole, views[role.name].trace) for role in layout.roles}
     varying = _Varying(layout, views, axes, total)
     for role in layout.roles:
@@ -140,6 +142,21 @@ def _check_agreement(views: dict[str, View]) -> None:
                 f"the loop does different things with {reference.trace.batch} and with {view.trace.batch} environments "
                 f"({', '.join(odd[:4])} crosses in one only): make its structure independent of env.num_envs"
             )
+
+
+def _refuse_divided_draws(layout: Layout, graph: Graph, needs: Needs) -> None:
+    """Each replica draws from its own key, so what several roles draw outside fragments is one thing only among pairs."""
+    for node in graph.nodes:
+        if node.body is not None:
+            _refuse_divided_draws(layout, node.body, needs.bodies[node])
+        elif node.role is None and any(is_key(value.aval) for value in node.inputs):
+            for value in node.outputs:
+                who = [role for role in layout.roles if value in needs.needed[role.name]]
+                if not is_key(value.aval) and len({role.shares for role in who}) > 1:
+                    raise WeftError(
+                        f"{value.name} draws from a random key outside any fragment, and {' and '.join(map(str, who))} "
+                        "need the result: their replicas would draw different numbers; draw them inside a fragment"
+                    )
 
 
 def _state_axes(whole: Trace, part: Trace) -> tuple[int | None, ...]:
