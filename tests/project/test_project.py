@@ -298,6 +298,24 @@ def test_keys_with_a_batch_axis_are_shared_out_as_they_are() -> None:
         assert_unchanged(algo, layout)
 
 
+def test_roles_of_different_counts_cannot_both_draw_outside_fragments() -> None:
+    def loop(s):
+        key, key_draw = jax.random.split(s["key"])
+        noise = jax.random.uniform(key_draw, s["x"].shape)
+        return {
+            "x": on("a", lambda x, n: x + n)(s["x"], noise),
+            "y": on("b", lambda y, n: y - n)(s["y"], noise),
+            "key": key,
+        }
+
+    algo = toy(lambda env: dict.fromkeys("xy", jnp.zeros(env.num_envs)) | {"key": jax.random.key(0)}, loop)
+    with pytest.raises(WeftError, match=r"draws from a random key .* a x2 {a} and b {b} need .* inside a fragment"):
+        projected(algo, copies(a=2, b=1))
+    for layout in (copies(a=1, b=1), copies(a=2, b=2)):
+        ended, _ = run(algo, layout, iterations=1)
+        np.testing.assert_array_equal(ended["x"], -ended["y"])
+
+
 def split_keys(count: int) -> jax.Array:
     return jax.random.split(jax.random.key(0), count)
 

@@ -145,7 +145,7 @@ def _check_agreement(views: dict[str, View]) -> None:
 
 
 def _refuse_divided_draws(layout: Layout, graph: Graph, needs: Needs) -> None:
-    """Each replica draws from its own key, so what several roles draw outside fragments is one thing only among pairs."""
+    """Each replica draws from its own key, so roles of different counts cannot draw the same numbers by themselves."""
     for node in graph.nodes:
         if node.body is not None:
             _refuse_divided_draws(layout, node.body, needs.bodies[node])

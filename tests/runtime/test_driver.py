@@ -1,0 +1,67 @@
+"""From settings to a result: as many steps as asked for, in whole iterations, under any layout."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tests.toys import Toy, assert_same, copies, env_of, on
+from weft.errors import WeftError
+from weft.metrics import Mean
+from weft.report.update import Update
+from weft.runtime.driver import Plan, _length, train
+
+
+def step(env, s):
+    x = on("env", lambda x: jnp.mod(x * 2 + 1, 31))(s["x"])
+    n = on("learn", lambda n: n + 1)(s["n"])
+    return {"x": x, "n": n}, {"n": Mean.of(n), "x": Mean.of(x)}
+
+
+def algo(num_envs: int = 4) -> Toy:
+    return Toy(
+        num_envs=num_envs,
+        start=lambda env, key: {"x": jax.random.randint(key, (env.num_envs,), 0, 31), "n": jnp.float32(0)},
+        loop=step,
+    )
+
+
+@pytest.mark.parametrize(
+    "layout", ["fused", copies(env=1, learn=1), copies(env=2, learn=1)], ids=["fused", "two", "x2"]
+)
+@pytest.mark.parametrize(("steps", "iterations"), [(1, 1), (4, 1), (5, 2), (600, 150)])
+def test_a_run_is_of_whole_iterations_and_every_one_is_seen_once(layout, steps: int, iterations: int) -> None:
+    updates: list[Update] = []
+    result = train(algo(), env_of, layout=layout, steps=steps, seed=3, observers=[updates.append])
+    assert (result.iterations, result.steps) == (iterations, 4 * iterations)
+    assert float(result.state["n"]) == iterations
+    seen = [number for update in updates for number in (update.metrics["n"][0] / update.metrics["n"][1]).tolist()]
+    assert seen == [float(i) for i in range(1, iterations + 1)]
+    assert updates[-1].iteration == iterations
+    state = Plan.of(algo(), env_of, None).init(3)
+    once = jax.jit(lambda state: step(None, state)[0])
+    for _ in range(iterations):
+        state = once(state)
+    assert_same(result.state, state)
+
+
+@pytest.mark.parametrize("iterations", [1, 7, 64, 97, 128, 1000, 1009, 5000, 1_000_003])
+def test_a_dispatch_is_neither_too_short_nor_too_long(iterations: int) -> None:
+    length = _length(iterations)
+    assert 1 <= length <= min(128, max(4, iterations // 16))
+    if iterations % 64 == 0:
+        assert iterations % length == 0
+
+
+def test_what_cannot_be_trained_is_refused() -> None:
+    with pytest.raises(WeftError, match="steps=0: give at least 1"):
+        train(algo(), env_of, steps=0)
+    with pytest.raises(WeftError, match="unknown engine 'locl': did you mean 'local'"):
+        train(algo(), env_of, engine="locl")
+    with pytest.raises(WeftError, match="num_envs=4 cannot be shared out evenly over 3"):
+        train(algo(), env_of, layout=copies(env=3, learn=1), steps=10)
+
+
+def test_seeds_decide_the_start() -> None:
+    same, again, other = (Plan.of(algo(), env_of, None).init(seed) for seed in (1, 1, 2))
+    assert_same(same, again)
+    assert same["x"].tolist() != other["x"].tolist()
