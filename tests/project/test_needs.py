@@ -46,7 +46,7 @@ def test_a_stack_crosses_in_one_piece_from_whoever_has_its_rows() -> None:
         return {"x": x, "sum": on("b", lambda xs: xs.sum(0))(xs)}
 
     # The second role gets every row in the loop anyway and stacks them itself.
-    assert crossing(loop, {"x": jnp.zeros(4), "sum": jnp.zeros(4)}) == ["one->two a x5", "two->one b x5"]
+    assert crossing(loop, {"x": jnp.zeros(4), "sum": jnp.zeros(4)}) == ["one->two a x5", "two->one state['x'] x5"]
 
     def without(s):
         x, xs = lax.scan(lambda c, _: ((on("a")(c[0]), on("b")(c[1])), c[0]), (s["x"], s["y"]), length=5)
@@ -63,7 +63,7 @@ def test_what_nobody_has_is_made_where_least_is_sent() -> None:
         return {"large": large, "small": small}, {"both": Mean.of(large.sum() + small.sum())}
 
     start = {"large": jnp.zeros(100), "small": jnp.zeros(2)}
-    assert crossing(loop, start) == ["two->one b x1"]
+    assert crossing(loop, start) == ["two->one state['small'] x1"]
     assert crossing(loop, start | {"large": jnp.zeros(1)}) == ["one->two a x1"]
 
 
@@ -82,7 +82,7 @@ def test_a_role_that_starts_from_a_leaf_gets_it_again() -> None:
         w = on("b", lambda w, x: w + x.sum())(s["w"], on("a", lambda x, w: x + w)(s["x"], s["w"]))
         return {"x": s["x"], "w": w}
 
-    assert crossing(loop, {"x": jnp.zeros(4), "w": jnp.float32(0)}) == ["one->two a x1", "two->one b x1"]
+    assert crossing(loop, {"x": jnp.zeros(4), "w": jnp.float32(0)}) == ["one->two a x1", "two->one state['w'] x1"]
 
 
 def test_a_role_without_work_has_an_empty_program() -> None:

@@ -48,6 +48,8 @@ class _Lift:
     """The roles whose nodes a value comes from."""
     settled: bool = True
     """Whether these are all known: what a loop's carry comes from shows only after its body is read."""
+    labels: dict[Any, str] = field(default_factory=dict)
+    """Names for what becomes a loop's carry: it is called what it will be (`state.net.weight`), not who made it."""
 
     def closed(self, closed: Any, inputs: Sequence[Value], owner: str | None) -> tuple[Value, ...]:
         """Read a closed jaxpr into this scope: its equations run on `owner` if there is one."""
@@ -117,10 +119,11 @@ class _Lift:
     def body(self, eqn: Any, key: str, inputs: Any, sources: Any, owner: str | None) -> tuple["_Lift", Any]:
         """A loop's body, read again until it is known who makes what the loop carries."""
         consts, carried = scan_shape(eqn)
-        carry = inputs[consts:][:carried]
+        carry, made = inputs[consts:][:carried], eqn.params["jaxpr"].jaxpr.outvars[:carried]
         settled = False
         while True:
             body = _Lift(self.layout, path=key + "/", sources=dict(sources), settled=settled and self.settled)
+            body.labels = {var: value.name for var, value in zip(made, carry, strict=True) if isinstance(var, jex.Var)}
             outputs = body.closed(eqn.params["jaxpr"], inputs, owner)
             if settled:
                 return body, outputs
@@ -147,7 +150,8 @@ class _Lift:
         """Append a node and give its results, named for the fragment and its result's path where there is one."""
         inline = options.pop("inline", False)
         names = options.pop("names", None) or _result_names(name, eqn, [value.name for value in inputs])
-        outputs = tuple(Value(var.aval, label) for var, label in zip(eqn.outvars, names, strict=True))
+        labels = [self.labels.get(var, label) for var, label in zip(eqn.outvars, names, strict=True)]
+        outputs = tuple(Value(var.aval, label) for var, label in zip(eqn.outvars, labels, strict=True))
         node = Node(kind, name, inputs, outputs, None if inline else eqn, **options)
         self.nodes.append(node)
         self.sources |= dict.fromkeys(outputs, frozenset({node.role}) if node.role else self.made_by(inputs))

@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -126,7 +127,7 @@ def _text(description: Description) -> Iterator[str]:
         yield ""
         yield _title(role)
         yield f"  runs     {', '.join(role['runs']) or 'nothing'}"
-        yield f"  home of  {_count(len(role['home of']), 'leaf of the state', 'leaves of the state')}"
+        yield f"  home of  {_homes(role['home of'])}"
         yield "  program"
         yield from _indented(role["program"], "    ")
     for (source, dest, kind, rate), edges in _bundles(description).items():
@@ -137,6 +138,14 @@ def _text(description: Description) -> Iterator[str]:
             axis = "" if edge["axis"] is None else f" along axis {edge['axis']}"
             how = "" if edge["replicas"] == "pair" else f"  {edge['replicas']}{axis}"
             yield f"  {edge['value']:<{width}}  {_bytes(edge['bytes']):>9}{how}"
+
+
+def _homes(names: list[str]) -> str:
+    """Leaves by the field of the state that they belong to."""
+    fields = Counter(match[0] if (match := re.match(r"state(\.\w+|\[[^]]*\])", name)) else name for name in names)
+    return (
+        ", ".join(f"{field} ({count} leaves)" if count > 1 else field for field, count in fields.items()) or "nothing"
+    )
 
 
 def _indented(lines: list[Any], indent: str) -> Iterator[str]:

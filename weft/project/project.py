@@ -100,8 +100,7 @@ def project(algo: Algorithm, env_of: Callable[[int], Env], layout: Layout, lengt
         varying.refuse_torn_state(role)
     linked = _Linked(layout, views, varying, total)
     drafts = [draft(role, views[role.name].graph, views[role.name].needs, linked.link) for role in layout.roles]
-    first = next(iter(views.values()))
-    homes = tuple(first.needs.makers[output][0] for output in first.graph.outputs)
+    homes = _homes(next(iter(views.values())))
     return Projection(layout, whole, views, assemble(drafts), linked.edges(length), homes, axes)
 
 
@@ -157,6 +156,19 @@ def _refuse_divided_draws(layout: Layout, graph: Graph, needs: Needs) -> None:
                         f"{value.name} draws from a random key outside any fragment, and {' and '.join(map(str, who))} "
                         "need the result: their replicas would draw different numbers; draw them inside a fragment"
                     )
+
+
+def _homes(view: View) -> tuple[str, ...]:
+    """For every output, the role that produces it, if it keeps it, else one that receives it."""
+    received: dict[Value, dict[str, str]] = {}
+    for node in view.graph.nodes:
+        if node.body is not None:
+            crossings = view.needs.bodies[node].crossings
+            received |= {
+                out: crossings.get(inner, {}) for out, inner in zip(node.outputs, node.body.outputs, strict=True)
+            }
+    makers = view.needs.makers
+    return tuple(min(makers[out], key=lambda role: role in received.get(out, {})) for out in view.graph.outputs)
 
 
 def _state_axes(whole: Trace, part: Trace) -> tuple[int | None, ...]:
