@@ -64,7 +64,7 @@ def test_what_nobody_has_is_made_where_least_is_sent() -> None:
 
     start = {"large": jnp.zeros(100), "small": jnp.zeros(2)}
     assert crossing(loop, start) == ["two->one state['small'] x1"]
-    assert crossing(loop, start | {"large": jnp.zeros(1)}) == ["one->two a x1"]
+    assert crossing(loop, start | {"large": jnp.zeros(1)}) == ["one->two state['large'] x1"]
 
 
 def test_a_metric_has_one_home() -> None:
