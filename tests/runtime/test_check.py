@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import pytest
 
+from tests.runtime.slope import Slope
 from weft import Layout, Role, check, layouts
 from weft.algorithm import Algorithm
 from weft.algos import ALGOS
@@ -38,6 +39,13 @@ def test_every_algorithm_is_the_same_under_every_synchronous_layout(algo: str, l
 def test_variants_are_the_same(variant: str, layout: str) -> None:
     algo, env = VARIANTS[variant]
     found = check(algo, env, layout=LAYOUTS[layout], iterations=3, seed=5)
+    assert found.identical, found.table()
+
+
+@pytest.mark.parametrize("envs", [2, 4])
+def test_replicas_of_an_environment_that_draws_nothing_change_nothing(envs: int) -> None:
+    """Shares are joined in order, in every step and for the whole rollout, or the bits would differ."""
+    found = check(PPO(**SMALL), Slope, layout=layouts.seed(envs=envs), iterations=4)
     assert found.identical, found.table()
 
 
