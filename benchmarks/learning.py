@@ -40,6 +40,9 @@ class Row:
 
 ROWS = (
     Row("ppo", "gymnax:CartPole-v1", steps=490_000, target=475),
+    Row("ppo", "gymnax:CartPole-v1", steps=490_000, target=475, layout="actors:actors=2"),
+    Row("ppo", "gymnax:CartPole-v1", steps=490_000, target=475, layout="seed:envs=2"),
+    Row("ppo", "gymnax:CartPole-v1", steps=490_000, target=475, layout="allreduce:workers=2"),
     Row("a2c", "gymnax:CartPole-v1", steps=990_000, target=450),
     Row("reinforce", "gymnax:CartPole-v1", steps=990_000, target=450),
     Row(

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jax import lax
 
-from tests.toys import apart, copies, on, projected, toy
+from tests.toys import apart, assert_unchanged, copies, on, projected, toy
 from weft import all_mean
 from weft.project.donation import find_donations
 from weft.project.program import Loop, Program, Run, Send, walk
@@ -99,6 +99,27 @@ def test_a_value_that_two_leaves_share_is_not_overwritten() -> None:
     assert "state['again']" not in sum(donated(program), [])
     # In one program XLA itself gives two results, so all may be overwritten.
     assert of(start, loop, apart(one="*"), "one") == [["state['again']", "state['x']", "state['z']"]]
+
+
+def test_leaves_that_hold_one_array_are_not_overwritten() -> None:
+    def loop(s):
+        z = on("b", lambda p, q, x: jnp.mod(p + 2 * q + x, 31))(s["p"], s["q"], on("a")(s["x"]))
+        return {"x": s["x"], "p": z, "q": z}
+
+    algo = toy(dict.fromkeys("xpq", jnp.arange(4.0)), loop)
+    assert donated(projected(algo, TWO).programs["two"]) == [[]]
+    assert_unchanged(algo, TWO)
+
+
+def test_a_value_that_a_later_run_reads_is_not_overwritten() -> None:
+    def loop(s):
+        y = on("b")(on("a", lambda x: x + 1)(s["x"]))
+        return {"x": on("a", lambda x, y: jnp.mod(x + y, 31))(s["x"], y)}
+
+    algo = toy({"x": jnp.arange(4.0)}, loop)
+    first, second = [names for names in donated(projected(algo, TWO).programs["one"])]
+    assert "state['x']" not in first + second
+    assert_unchanged(algo, TWO)
 
 
 def test_an_input_that_nothing_takes_the_place_of_is_kept() -> None:

@@ -77,6 +77,15 @@ def test_a_metric_has_one_home() -> None:
     assert found["metrics['mixed'].total"] == found["metrics['mixed'].count"]
 
 
+def test_what_nobody_needs_is_made_once() -> None:
+    def loop(s):
+        return {"x": on("a")(s["x"]), "y": on("b")(s["y"])}, {"constant": Mean.of(jnp.float32(2))}
+
+    projection = projected(toy({"x": jnp.zeros(4), "y": jnp.zeros(4)}, loop), TWO)
+    made = [index for program in projection.programs.values() for index in program.outputs]
+    assert sorted(made) == [0, 1, 2, 3]
+
+
 def test_a_role_that_starts_from_a_leaf_gets_it_again() -> None:
     def loop(s):
         w = on("b", lambda w, x: w + x.sum())(s["w"], on("a", lambda x, w: x + w)(s["x"], s["w"]))

@@ -153,6 +153,19 @@ def test_loops_may_nest_run_backwards_and_leave_results_unused(reverse: bool) ->
     assert_unchanged(toy(start, loop), apart(one="*"))
 
 
+def test_a_loop_may_swap_what_it_carries() -> None:
+    def loop(s):
+        def tick(carry, _):
+            left, right, x = carry
+            return (right, left, jnp.mod(on("b")(on("a", lambda x, y: x + y)(x, left)), 31)), right
+
+        (left, right, x), seen = lax.scan(tick, (s["left"], s["right"], s["x"]), length=3)
+        return {"left": left, "right": right, "x": x, "seen": seen}
+
+    start = {"left": jnp.float32(1), "right": jnp.float32(2), "x": jnp.arange(4.0), "seen": jnp.zeros(3)}
+    assert_unchanged(toy(start, loop), TWO)
+
+
 def test_metrics_may_be_constants_or_anything() -> None:
     def loop(s):
         x = mod(on("b")(on("a")(s["x"])))
@@ -241,8 +254,9 @@ def test_a_merge_inside_loops_calls_and_several_leaves(where: str) -> None:
         (copies(a=4), ([0, 1, 2, 3], [4] * 4)),
         (copies(a=2), ([0, 0, 1, 1], [2] * 4)),
         (Layout(Role("a", ("a",), devices=4)), ([0, 1, 2, 3], [4] * 4)),
+        (Layout(Role("a", ("a",), replicas=2, devices=2)), ([0, 1, 2, 3], [4] * 4)),
     ],
-    ids=["alone", "four", "two", "devices"],
+    ids=["alone", "four", "two", "devices", "both"],
 )
 def test_a_replica_knows_its_number(layout: Layout, expected: Any) -> None:
     def loop(s):

@@ -68,6 +68,17 @@ def test_what_another_role_makes_of_torn_values_is_torn() -> None:
         projected(toy(start, loop), copies(a=2, b=2))
 
 
+@pytest.mark.parametrize("what", ["key", "x"])
+def test_what_is_sent_to_each_replica_its_own_varies(what: str) -> None:
+    def loop(s):
+        sent = on("b", lambda v: v)(s[what])
+        draw = jax.random.uniform if what == "key" else jnp.sum
+        return s | {"w": on("a", lambda w, v: w + draw(v))(s["w"], sent)}
+
+    with pytest.raises(WeftError, match=r"state\['w'\] would come to differ between the 2 replicas of a"):
+        projected(toy(start, loop), copies(a=2, b=1))
+
+
 def test_keys_and_rows_may_differ() -> None:
     def loop(s):
         key, other = jax.random.split(s["key"])

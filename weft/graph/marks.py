@@ -5,8 +5,8 @@ Names may be dotted: whoever places `env` places `env.episodes` too, unless that
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import jax.extend.core as jex
 
@@ -83,9 +83,13 @@ def closed_parts(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
-@cache
+_known: WeakKeyDictionary[Any, frozenset[Mark]] = WeakKeyDictionary()
+
+
 def _marks_of_jaxpr(jaxpr: Any) -> frozenset[Mark]:
-    return frozenset().union(*(marks_in(eqn) for eqn in jaxpr.eqns))
+    if jaxpr not in _known:
+        _known[jaxpr] = frozenset().union(*(marks_in(eqn) for eqn in jaxpr.eqns))
+    return _known[jaxpr]
 
 
 def _marks_with_times(jaxpr: Any, times: int) -> Iterator[tuple[Mark, int]]:
