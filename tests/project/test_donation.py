@@ -117,7 +117,7 @@ def test_a_value_that_a_later_run_reads_is_not_overwritten() -> None:
         return {"x": on("a", lambda x, y: jnp.mod(x + y, 31))(s["x"], y)}
 
     algo = toy({"x": jnp.arange(4.0)}, loop)
-    first, second = [names for names in donated(projected(algo, TWO).programs["one"])]
+    first, second = donated(projected(algo, TWO).programs["one"])
     assert "state['x']" not in first + second
     assert_unchanged(algo, TWO)
 
