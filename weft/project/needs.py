@@ -58,7 +58,8 @@ def find_needs(graph: Graph, roles: tuple[str, ...], carried: int, groups: tuple
     held: Wants = {role: set() for role in roles}
     while True:
         needs = _settle_program(graph, roles, held, loose, groups, sizes)
-        again = {role: {i for i in range(carried) if graph.inputs[i] in needs.needed[role]} for role in roles}
+        # What is held only grows, so this ends.
+        again = {r: held[r] | {i for i in range(carried) if graph.inputs[i] in needs.needed[r]} for r in roles}
         if again == held:
             return needs
         held = again
