@@ -5,10 +5,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 
-from tests.project.random_programs import Random, programs
-from weft import Layout
+from tests.project.random_programs import Call, Random, Scan, programs
+from weft import Layout, Role
 from weft.graph.graph import check
 from weft.project.project import Projection, project
 from weft.runtime.local import Local
@@ -20,6 +20,30 @@ def env_of(num_envs: int) -> Any:
     return SimpleNamespace(num_envs=num_envs)
 
 
+# A metric that brings a leaf of the state to a role late, when its next value has a maker already.
+LATE = Random(
+    num_envs=4,
+    kinds=("float", "float", "float", "key"),
+    body=(
+        Scan(
+            length=2,
+            reverse=False,
+            carry=(0,),
+            xs=(),
+            body=(Call("a", (4,), (), (0,)), Call("b", (5,), (), (0,)), Call("c", (6,), (), (0,))),
+            carry_out=(7,),
+            ys=(0,),
+        ),
+        Call("d", (5,), (), (0,)),
+        Call("e", (6,), (), (0,)),
+    ),
+    wiring=(4, 4, 4, 3),
+    metrics=(1,),
+)
+THREE = Layout(Role("role1", ("b", "e")), Role("role2", ("c", "*")), Role("role0", ("a", "d")))
+
+
+@example((LATE, THREE))
 @given(programs())
 def test_projected_programs_equal_their_own_unprojected_run(program: tuple[Random, Layout]) -> None:
     algo, layout = program

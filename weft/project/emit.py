@@ -72,7 +72,11 @@ def draft(role: Role, graph: Graph, needs: Needs, linked: Linked) -> Draft:
     replica = Value(jax.typeof(jax.numpy.int32(0)), "replica")
     scope = _Scope(role, needs, linked, replica)
     scope.nodes(graph)
-    mine = {i: out for i, out in enumerate(graph.outputs) if role.name in needs.makers[out]}
+    mine = {
+        i: out
+        for i, out in enumerate(graph.outputs)
+        if role.name in needs.makers[out] or out in needs.needed[role.name]
+    }
     outputs = dict(zip(mine, scope.touch(mine.values(), solid=True), strict=True))
     inputs = {index: value for index, value in enumerate(graph.inputs) if value in needs.needed[role.name]}
     return Draft(role.name, inputs, outputs, scope.items, replica)

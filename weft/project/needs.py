@@ -160,6 +160,12 @@ def _place(
             cheapest = _cheapest(graph, roles, makes, together[index], settle)
             makes[cheapest] |= together[index]
             makers |= dict.fromkeys(together[index], (cheapest,))
+    # What was placed last may have brought to others what they want.
+    free = _Free(graph, settle(makes))
+    for index, who in wanted.items():
+        makers[index] = tuple(role for role in who if free.at(role, graph.outputs[index])) or makers[index]
+        for role in makers[index]:
+            makes[role].add(index)
     return settle(makes), makers
 
 
