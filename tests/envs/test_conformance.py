@@ -23,6 +23,7 @@ SPECS = [
     "gymnax:Breakout-MinAtar",
 ]
 
+CONTINUOUS = [spec for spec in SPECS if isinstance(make(spec, 1).action_space, gym.spaces.Box)]
 NUM_ENVS = 3
 LENGTH = 510
 
@@ -141,9 +142,9 @@ def test_the_same_keys_give_the_same_walk(env, key):
     assert jax.tree.all(jax.tree.map(np.array_equal, first_step(), first_step()))
 
 
-def test_actions_beyond_the_bounds_are_clipped(env, key):
-    if not isinstance(env.action_space, gym.spaces.Box):
-        pytest.skip("only continuous actions have bounds")
+@pytest.mark.parametrize("spec", CONTINUOUS)
+def test_actions_beyond_the_bounds_are_clipped(spec, key):
+    env = make(spec, NUM_ENVS)
     state, _ = env.reset(key)
     high = jnp.broadcast_to(jnp.asarray(env.action_space.high), (NUM_ENVS, *env.action_space.shape))
     at, beyond = env.step(state, high, key)[1], env.step(state, high + 100, key)[1]
