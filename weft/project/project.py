@@ -15,7 +15,8 @@ from weft.graph.build import build
 from weft.graph.graph import Graph, Node, Value, walk
 from weft.graph.trace import Trace, trace
 from weft.layout.layout import Layout, Role
-from weft.project.emit import Key, assemble, draft
+from weft.project.assemble import assemble
+from weft.project.emit import Key, draft
 from weft.project.links import Link, batch_axis, is_key, link
 from weft.project.needs import Needs, find_needs
 from weft.project.program import Program
