@@ -32,6 +32,7 @@ def error_of(capsys, *argv):
         (["train", "nowhere:Thing", ENV], "no module named 'nowhere'"),
         (["train", "weft.algos:Thing", ENV], "unknown class in weft.algos 'Thing'"),
         (["train", "weft.errors:WeftError", ENV], "weft.errors:WeftError is not an algorithm"),
+        (["train", "weft.algorithm:Algorithm", ENV], "it must define init and step"),
         (["train", ":PPO", ENV], "'' is not a module's name"),
         (["train", "ppo", "gymnax:CartPol-v1"], "did you mean 'CartPole-v1'"),
         (["train", "ppo", ENV, "--layout", "fusd"], "unknown layout 'fusd': did you mean 'fused'"),

@@ -24,6 +24,10 @@ class Example(Algorithm):
     clip: float | None = 0.2
     table: dict[str, int] | None = None
 
+    def init(self, env, key): ...
+
+    def step(self, env, state): ...
+
 
 @given(
     lr=st.floats(allow_nan=False),

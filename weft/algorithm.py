@@ -5,6 +5,7 @@ of `Mean` pairs. Neither names a device, a process or a queue. By convention `st
 what a run saves as its parameters.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,16 +16,16 @@ from weft.metrics import Mean
 
 
 @dataclass(frozen=True, kw_only=True)
-class Algorithm:
+class Algorithm(ABC):
     """Settings and one training loop; subclasses add fields and define `init` and `step`."""
 
     num_envs: int = 16
     """Environments in all, shared out over replicas."""
 
+    @abstractmethod
     def init(self, env: Env, key: jax.Array) -> Any:
         """The state before the first iteration."""
-        raise NotImplementedError
 
+    @abstractmethod
     def step(self, env: Env, state: Any) -> tuple[Any, dict[str, Mean]]:
         """One iteration: the next state, and what was measured."""
-        raise NotImplementedError

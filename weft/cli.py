@@ -70,6 +70,8 @@ def load_algorithm(name: str) -> type[Algorithm]:
         raise unknown(f"class in {module_name}", class_name, [key for key, value in found.items() if _is_algo(value)])
     if not _is_algo(found[class_name]):
         raise WeftError(f"{name} is not an algorithm: it must be a subclass of weft.Algorithm")
+    if missing := sorted(found[class_name].__abstractmethods__):
+        raise WeftError(f"{name} is not finished: it must define {' and '.join(missing)}")
     return found[class_name]
 
 

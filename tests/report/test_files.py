@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.algorithm import Algorithm
+from weft.algos.ppo import PPO
 from weft.errors import WeftError
 from weft.report import files
 from weft.report.files import RunFolder, choose_folder, describe_run, safe_name, write_whole
@@ -41,14 +41,14 @@ def test_a_folder_in_use_is_refused(tmp_path):
 
 
 def test_nothing_is_made_before_the_first_update(tmp_path):
-    folder = RunFolder(tmp_path / "run", describe_run("x", Algorithm(num_envs=3), seed=1))
+    folder = RunFolder(tmp_path / "run", describe_run("x", PPO(num_envs=3), seed=1))
     folder.close()
     assert not folder.path.exists()
     folder(UPDATE)
     folder.close()
     folder.close()
     config = json.loads((folder.path / files.CONFIG).read_text())
-    assert config["config"] == {"num_envs": 3} and config["seed"] == 1 and {"weft", "jax"} <= set(config)
+    assert config["config"]["num_envs"] == 3 and config["seed"] == 1 and {"weft", "jax"} <= set(config)
     assert json.loads((folder.path / files.METRICS).read_text()) == {"iteration": 1, "steps": 8, "loss": 1.0}
     assert len(list(folder.path.glob("events.*"))) == 1
 

@@ -4,6 +4,7 @@ A subclass gives `learn`, and may be read with only this in mind: it gets a traj
 current `net` collected, and returns the next `net` and optimiser state, changed through `update` alone.
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -96,11 +97,11 @@ class OnPolicy(Algorithm):
         state = State(net, opt, env_state, obs, state.iteration + 1, key)
         return state, metrics | episodes
 
+    @abstractmethod
     def learn(
         self, net: ActorCritic, opt: optax.OptState, trajectory: Transition, remaining: jax.Array, key: jax.Array
     ) -> tuple[ActorCritic, optax.OptState, dict[str, Mean]]:
         """The next net and optimiser state. A fragment."""
-        raise NotImplementedError
 
     @fragment(name="act.noise")
     def noise(self, env: Env, key: jax.Array) -> jax.Array:
@@ -151,9 +152,9 @@ class PolicyGradient(OnPolicy):
         net, opt = self.update(net, opt, all_mean(grads), remaining)
         return net, opt, metrics
 
+    @abstractmethod
     def targets(self, net: ActorCritic, trajectory: Transition) -> tuple[jax.Array, jax.Array]:
         """What every step's return should be, [T, B], and which steps to learn from."""
-        raise NotImplementedError
 
     @fragment
     def gradient(
