@@ -6,6 +6,8 @@
 ...     lr: float = 1e-3
 ...     hidden: tuple[int, ...] = (64,)
 ...     clip: float | None = 0.2
+...     def init(self, env, key): ...
+...     def step(self, env, state): ...
 >>> configure(Example, ["lr=3e-4", "hidden=128,128", "clip=none", "num_envs=1e3"])
 Example(num_envs=1000, lr=0.0003, hidden=(128, 128), clip=None)
 """
