@@ -8,7 +8,7 @@ from tests.toys import Toy, assert_same, copies, env_of, on
 from weft.errors import WeftError
 from weft.metrics import Mean
 from weft.report.update import Update
-from weft.runtime.driver import Plan, _length, train
+from weft.runtime.driver import Diverged, Plan, _length, train
 
 
 def step(env, s):
@@ -65,3 +65,27 @@ def test_seeds_decide_the_start() -> None:
     same, again, other = (Plan.of(algo(), env_of, None).init(seed) for seed in (1, 1, 2))
     assert_same(same, again)
     assert same["x"].tolist() != other["x"].tolist()
+
+
+def test_a_run_without_metrics_counts_its_iterations_too() -> None:
+    updates: list[Update] = []
+    silent = Toy(start=algo().start, loop=lambda env, s: (step(env, s)[0], {}))
+    train(silent, env_of, steps=600, observers=[updates.append])
+    assert len(updates) < 150, "several iterations are one dispatch"
+    assert (updates[-1].iteration, updates[-1].steps) == (150, 600)
+
+
+def test_what_is_not_a_number_is_named() -> None:
+    def loop(env, s):
+        n = on("env", lambda n: n + 1)(s["n"])
+        bad = jnp.where(n >= 7, jnp.nan, n)
+        return {"n": n, "bad": bad}, {"loss": Mean.of(bad)} if loud else {}
+
+    toy = Toy(start=lambda env, key: {"n": jnp.float32(0), "bad": jnp.float32(0)}, loop=loop)
+    loud = True
+    with pytest.raises(Diverged, match=r"loss is not a number in iteration 7 \(step 28\)"):
+        train(toy, env_of, steps=600)
+    loud = False
+    with pytest.raises(Diverged, match=r"state\['bad'\] is not a number at the end"):
+        train(toy, env_of, steps=600)
+    assert train(toy, env_of, steps=24).iterations == 6

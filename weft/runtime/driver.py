@@ -105,7 +105,7 @@ def train(
     returns = Returns()
     reporter = Reporter(iterations, steps_per_iteration, (returns, *observers), compiled)
     for compiled_engine, times in engines:
-        state = compiled_engine.run(state, times, reporter)
+        state = compiled_engine.run(state, times, partial(reporter, compiled_engine.projection.whole.length))
     jax.block_until_ready(state)
     ended = time.perf_counter()
     _refuse_nan(state)
@@ -136,9 +136,9 @@ class Reporter:
     started: float
     done: int = 0
 
-    def __call__(self, metrics: dict[str, Mean]) -> None:
+    def __call__(self, iterations: int, metrics: dict[str, Mean]) -> None:
         rows = {name: (np.asarray(mean.total), np.asarray(mean.count)) for name, mean in metrics.items()}
-        self.done += len(next(iter(rows.values()))[0]) if rows else 1
+        self.done += iterations
         self.refuse_nan(rows)
         seconds = time.perf_counter() - self.started
         update = Update(self.done, self.iterations, self.done * self.steps_per_iteration, seconds, rows)
