@@ -43,8 +43,11 @@ class Env(Protocol):
         """Start every environment: its state and the first observations."""
         ...
 
-    def step(self, state: Any, action: Any, key: jax.Array) -> tuple[Any, TimeStep]:
-        """Step every environment once. A fragment named `env`."""
+    def step(self, state: Any, action: Any, key: jax.Array, last: jax.Array | None = None) -> tuple[Any, TimeStep]:
+        """Step every environment once. A fragment named `env`.
+
+        Where `last` holds the step is the last of its episode: truncated there, if it does not terminate.
+        """
         ...
 
     def episodes(self, state: Any) -> tuple[Any, dict[str, Mean]]:
