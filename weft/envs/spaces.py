@@ -1,7 +1,7 @@
 """Spaces as shapes: what arrays an observation or an action of a space becomes.
 
-Spaces are Gymnasium's. A Dict becomes a dictionary, a Tuple a tuple, and everything else one array. Types are those that
-a device computes with: 64-bit numbers become 32-bit ones, images stay bytes.
+Spaces are Gymnasium's. A Dict becomes a dictionary, a Tuple a tuple, and everything else one array. Types are those
+that a device computes with: 64-bit numbers become 32-bit ones, images stay bytes.
 
 >>> space = gym.spaces.Dict(image=gym.spaces.Box(0, 255, (4, 4), np.uint8), goal=gym.spaces.Discrete(3))
 >>> shapes(space, 8)
@@ -40,7 +40,8 @@ def map_space(function: Callable[[gym.Space], Any], space: gym.Space) -> Any:
     if isinstance(space, gym.spaces.Box | gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary):
         return function(space)
     raise WeftError(
-        f"no arrays for a space {space}: it must be Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of those"
+        f"no arrays for a space {space}: "
+        "it must be Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or Tuple of those"
     )
 
 
