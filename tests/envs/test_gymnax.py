@@ -57,3 +57,40 @@ def test_every_available_environment_traces(spec, key):
     next_state, step = jax.eval_shape(env.step, state, action, key)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), next_state) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
     assert step.obs.shape == (2, *env.observation_space.shape)
+
+
+@pytest.mark.parametrize("spec", ["gymnax:CartPole-v1", "gymnax:Breakout-MinAtar"])
+def test_a_last_step_truncates_and_starts_anew(spec, key):
+    env = make(spec, 3)
+    state, _ = env.reset(key)
+    action, last = jnp.zeros(3, jnp.int32), jnp.array([True, False, True])
+    (plain_state, plain), (cut_state, cut) = env.step(state, action, key), env.step(state, action, key, last)
+    assert cut.truncated.tolist() == [True, False, True] and not cut.terminated.any()
+    assert jax.tree.all(jax.tree.map(lambda a, b: np.array_equal(a[1], b[1]), (plain_state, plain), (cut_state, cut)))
+    np.testing.assert_array_equal(cut.final_obs, plain.obs)
+    np.testing.assert_array_equal(cut_state.inner.time, [0, 1, 0])
+    assert cut_state.episodes.finished.tolist() == [1, 0, 1]
+
+
+def test_new_episodes_differ_from_each_other_and_from_those_that_end_by_themselves(key):
+    env = make("gymnax:CartPole-v1", 3)
+    state, action = near_the_limit(env, key, 499), jnp.zeros(3, jnp.int32)
+    starts = [env.step(state, action, key)[1].obs]
+    starts += [env.step(env.reset(key)[0], action, key, jnp.ones(3, bool))[1].obs]
+    assert len(np.unique(np.concatenate(starts), axis=0)) == 6
+
+
+def test_termination_wins_over_a_last_step(key):
+    env = make("gymnax:CartPole-v1", 2)
+    state, _ = env.reset(key)
+    fallen = GymnaxState(state.inner.replace(theta=jnp.array([3.0, 0.0])), state.episodes)
+    _, step = env.step(fallen, jnp.zeros(2, jnp.int32), key, jnp.ones(2, bool))
+    assert step.terminated.tolist() == [True, False]
+    assert step.truncated.tolist() == [False, True]
+
+
+def test_no_last_steps_is_the_same_as_none_given(key):
+    env = make("gymnax:CartPole-v1", 3)
+    state, _ = env.reset(key)
+    given = [env.step(state, jnp.zeros(3, jnp.int32), key, last) for last in (None, jnp.zeros(3, bool))]
+    assert jax.tree.all(jax.tree.map(np.array_equal, *given))

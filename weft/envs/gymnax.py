@@ -9,7 +9,7 @@
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium as gym
@@ -20,6 +20,7 @@ import numpy as np
 from gymnax.environments import spaces
 
 from weft.envs.episodes import Episodes
+from weft.envs.rows import select
 from weft.envs.timestep import TimeStep
 from weft.errors import WeftError, unknown
 from weft.fragment import fragment
@@ -89,7 +90,9 @@ class GymnaxEnv:
         return GymnaxState(_strong(inner), Episodes.start(self.num_envs)), game.observe(obs)
 
     @fragment(name="env")
-    def step(self, state: GymnaxState, action: jax.Array, key: jax.Array) -> tuple[GymnaxState, TimeStep]:
+    def step(
+        self, state: GymnaxState, action: jax.Array, key: jax.Array, last: jax.Array | None = None
+    ) -> tuple[GymnaxState, TimeStep]:
         game = _load(self.env_id)
         keys = jax.random.split(key, self.num_envs)
         # Gymnax mixes dtypes freely; a caller's stricter promotion rules must not reach into it.
@@ -106,6 +109,9 @@ class GymnaxEnv:
             final_obs=game.observe(info["final_observation"]),
             valid=jnp.ones(self.num_envs, bool),
         )
+        if last is not None:
+            # Not one of the keys that the environments step with: those are the first `num_envs` of a split.
+            inner, timestep = self._cut(inner, timestep, last, jax.random.fold_in(key, self.num_envs))
         ended = timestep.terminated | timestep.truncated
         episodes = state.episodes.record(timestep.reward, ended=ended, valid=timestep.valid)
         return GymnaxState(_strong(inner), episodes), timestep
@@ -114,6 +120,13 @@ class GymnaxEnv:
     def episodes(self, state: GymnaxState) -> tuple[GymnaxState, dict[str, Mean]]:
         episodes, metrics = state.episodes.take()
         return GymnaxState(state.inner, episodes), metrics
+
+    def _cut(self, inner: Any, timestep: TimeStep, last: jax.Array, key: jax.Array) -> tuple[Any, TimeStep]:
+        """Truncate and start anew where `last` holds, except where the step has ended the episode by itself."""
+        cut = last & ~(timestep.terminated | timestep.truncated)
+        fresh, obs = self.reset(key)
+        timestep = replace(timestep, obs=select(cut, obs, timestep.obs), truncated=timestep.truncated | cut)
+        return select(cut, fresh.inner, inner), timestep
 
 
 def make(env_id: str, num_envs: int) -> GymnaxEnv:
