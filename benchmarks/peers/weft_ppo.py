@@ -1,0 +1,65 @@
+"""weft's PPO on the settings that all share: prints how fast it trained, as one line of JSON."""
+
+import argparse
+import importlib.metadata
+import json
+import time
+from pathlib import Path
+
+from weft.algos.ppo import PPO
+from weft.report.update import Update
+from weft.runtime import driver
+
+SETTINGS = json.loads((Path(__file__).parent / "settings.json").read_text())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--iterations", type=int, default=48)
+    parser.add_argument("--uncounted", type=int, default=2, help="iterations before the clock starts")
+    parser.add_argument("--layout", default="fused")
+    parser.add_argument("--family", default="gym", help="of the environment")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    algo = PPO(
+        num_envs=SETTINGS["envs"],
+        horizon=SETTINGS["horizon"],
+        epochs=SETTINGS["epochs"],
+        minibatches=SETTINGS["minibatches"],
+        hidden=tuple(SETTINGS["hidden"]),
+        lr=SETTINGS["lr"],
+        gamma=SETTINGS["gamma"],
+        lam=SETTINGS["lam"],
+        clip=SETTINGS["clip"],
+        entropy_weight=SETTINGS["entropy_weight"],
+        value_weight=SETTINGS["value_weight"],
+        max_grad_norm=SETTINGS["max_grad_norm"],
+    )
+    size = SETTINGS["envs"] * SETTINGS["horizon"]
+    times: dict[int, float] = {}
+
+    def clock(update: Update) -> None:
+        times[update.steps] = time.perf_counter()
+
+    result = driver.train(
+        algo,
+        f"{args.family}:{SETTINGS['env']}",
+        layout=args.layout,
+        steps=(args.uncounted + args.iterations) * size,
+        seed=args.seed,
+        observers=[clock],
+    )
+    first = min(steps for steps in times if steps >= args.uncounted * size)
+    steps, seconds = result.steps - first, times[result.steps] - times[first]
+    record = {
+        "steps_per_s": steps / seconds,
+        "steps": steps,
+        "seconds": seconds,
+        "return_mean": result.return_mean,
+        "versions": {name: importlib.metadata.version(name) for name in ("weft", "jax", "gymnasium")},
+    }
+    print(json.dumps(record))
+
+
+if __name__ == "__main__":
+    main()
