@@ -1,0 +1,124 @@
+"""Gymnasium environments, by id or of the user's own: plain Python, run in this process or in worker processes.
+
+Whatever is not an option of the pool (`Options`) is an argument of the environment:
+
+>>> import numpy as np
+>>> game = make("FrozenLake-v1", 4, vector="inprocess", is_slippery=False).game
+>>> game.observation_space, game.action_space
+(Discrete(16), Discrete(4))
+>>> pool = game.pool(indices=range(2), seeds=[1, 2])
+>>> pool.reset().tolist(), pool.step(np.array([1, 2]), None).obs.tolist()
+([0, 0], [4, 1])
+>>> pool.close()
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs import registration
+
+from weft.envs import source
+from weft.envs.host import HostEnv
+from weft.envs.inprocess import InProcess
+from weft.envs.options import Options
+from weft.envs.pool import Pool
+from weft.envs.source import Source
+
+DESCRIPTIONS = {
+    "CartPole": "balance a pole on a cart; 500 steps at most",
+    "MountainCar": "rock a weak car out of a valley",
+    "MountainCarContinuous": "rock a weak car out of a valley; continuous force",
+    "Pendulum": "swing a pendulum up and hold it; continuous torque, 200 steps",
+    "Acrobot": "swing the tip of two joined links above a line",
+    "phys2d/CartPole": "CartPole written in JAX",
+    "phys2d/Pendulum": "Pendulum written in JAX",
+    "LunarLander": "land between two flags",
+    "LunarLanderContinuous": "land between two flags; continuous engines",
+    "BipedalWalker": "walk on two legs over slight hills; continuous",
+    "BipedalWalkerHardcore": "walk on two legs over ladders, stumps and pits; continuous",
+    "CarRacing": "drive round a race track, from 96x96 images; continuous",
+    "Blackjack": "twist or stick",
+    "FrozenLake": "cross a slippery frozen lake",
+    "FrozenLake8x8": "cross a larger slippery frozen lake",
+    "CliffWalking": "walk along a cliff",
+    "CliffWalkingSlippery": "walk along a cliff on slippery ground",
+    "Taxi": "fetch a passenger and bring them where they want; masks actions",
+    "tabular/Blackjack": "Blackjack written in JAX",
+    "tabular/CliffWalking": "CliffWalking written in JAX",
+    "Reacher": "reach a point with a two-joint arm; MuJoCo",
+    "Pusher": "push a cylinder to a goal with an arm; MuJoCo",
+    "InvertedPendulum": "balance a pole on a cart; MuJoCo",
+    "InvertedDoublePendulum": "balance two joined poles on a cart; MuJoCo",
+    "HalfCheetah": "run with two legs in a plane; MuJoCo",
+    "Hopper": "hop on one leg; MuJoCo",
+    "Swimmer": "swim with three links; MuJoCo",
+    "Walker2d": "walk on two legs in a plane; MuJoCo",
+    "Ant": "walk on four legs; MuJoCo",
+    "Humanoid": "walk like a human; MuJoCo",
+    "HumanoidStandup": "stand up like a human; MuJoCo",
+}
+
+
+@dataclass(frozen=True)
+class GymGame:
+    """Environments of one source, run in one way."""
+
+    source: Source
+    options: Options
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    @property
+    def observation_space(self) -> gym.Space:
+        return self.source.observation_space
+
+    @property
+    def action_space(self) -> gym.Space:
+        return self.source.action_space
+
+    def pool(self, indices: Sequence[int], seeds: Sequence[int]) -> Pool:
+        return InProcess(
+            self.name,
+            self.source.factory(),
+            observation_space=self.observation_space,
+            action_space=self.action_space,
+            indices=indices,
+            seeds=seeds,
+            masked=self.source.masked,
+            restart=self.options.on_error == "restart",
+        )
+
+
+def make(env_id: str, num_envs: int, **options: Any) -> HostEnv:
+    """`num_envs` environments of a Gymnasium id."""
+    mine, arguments = Options.taken(options)
+    return _env(source.registered(env_id, arguments), num_envs, mine)
+
+
+def own(given: str | Callable[..., gym.Env], num_envs: int, **options: Any) -> HostEnv:
+    """`num_envs` environments of a subclass of `gymnasium.Env`, a function that makes one, or `module:attribute`."""
+    mine, arguments = Options.taken(options)
+    return _env(source.own(given, arguments), num_envs, mine)
+
+
+def available() -> dict[str, str]:
+    """The newest version of every environment registered with Gymnasium, with one line about each."""
+    newest = [spec for spec in gym.registry.values() if spec.version == _newest_version(spec)]
+    # Some ids only tell how to get the package that once had them.
+    real = [spec for spec in newest if not getattr(spec.entry_point, "__name__", "").startswith("_raise")]
+    return {spec.id: DESCRIPTIONS.get(spec.id.rpartition("-v")[0], "registered with Gymnasium") for spec in real}
+
+
+def _newest_version(spec: registration.EnvSpec) -> int | None:
+    return registration.find_highest_version(spec.namespace, spec.name)
+
+
+def _env(made_by: Source, num_envs: int, options: Options) -> HostEnv:
+    game = GymGame(made_by, options)
+    # Found out now: whoever asked for it is told at once what is wrong with it.
+    _ = game.observation_space
+    return HostEnv(game, num_envs)

@@ -1,0 +1,200 @@
+"""Where an environment of a host game comes from: a Gymnasium id, or a class or function of the user's own.
+
+A `Source` is a value: two of the same id and arguments are equal, two of a user's own are if they are the same object.
+What it can tell of its environments (their spaces, whether they mask actions, how long a step takes) it finds out from
+one that it makes, tries and throws away, once in a process.
+"""
+
+import copy
+import functools
+import importlib
+import inspect
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, cast
+
+import gymnasium as gym
+from gymnasium.envs import registration
+
+from weft.envs.failures import EnvFailed
+from weft.envs.nested import with_mask
+from weft.envs.options import OPTIONS
+from weft.envs.spaces import map_space
+from weft.errors import WeftError, unknown
+
+TRIED_STEPS = 50
+TRIED_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Keyword arguments as a value."""
+
+    items: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "Arguments":
+        return cls(tuple(sorted(given.items())))
+
+    def __hash__(self) -> int:
+        # A value may be a list, which has no hash; its text does for telling apart what is different.
+        return hash(repr(self.items))
+
+
+@dataclass(frozen=True)
+class Source:
+    """What makes environments, under the name that messages give them."""
+
+    name: str
+    maker: str | Callable[..., gym.Env]
+    arguments: Arguments = Arguments()
+
+    def factory(self) -> Callable[[], gym.Env]:
+        """A function that makes one environment; it can be pickled, and needs nothing of weft to run."""
+        arguments = dict(self.arguments.items)
+        if not isinstance(self.maker, str):
+            return functools.partial(self.maker, **arguments)
+        # Checks of every call's order and types are for those who write environments: they cost more than some of them.
+        spec = copy.deepcopy(registration._find_spec(self.maker))
+        spec.order_enforce, spec.disable_env_checker = False, True
+        return functools.partial(gym.make, spec, **arguments)
+
+    @property
+    def observation_space(self) -> gym.Space:
+        return _facts(self).observation_space
+
+    @property
+    def action_space(self) -> gym.Space:
+        return _facts(self).action_space
+
+    @property
+    def masked(self) -> bool:
+        """Whether observations hold an action mask, taken from `info`."""
+        return _facts(self).masked
+
+    @property
+    def step_seconds(self) -> float:
+        """How long one step of one environment takes, about."""
+        return _step_seconds(self)
+
+
+def registered(env_id: str, arguments: Mapping[str, Any]) -> Source:
+    """The source of a Gymnasium id, which may be `module:id` like Gymnasium's own."""
+    module_name, colon, short_id = env_id.rpartition(":")
+    if colon:
+        import_module(module_name)
+    try:
+        spec = registration._find_spec(short_id)
+        creator = registration.load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else None
+    except gym.error.UnregisteredEnv:
+        raise unknown("gym environment", env_id, gym.registry) from None
+    except ImportError as error:
+        raise WeftError(f"gym:{env_id} cannot be made: {error}") from error
+    _check_arguments(f"gym:{env_id}", creator or spec.entry_point, arguments, ("max_episode_steps",))
+    return Source(f"gym:{env_id}", spec.id, Arguments.of(arguments))
+
+
+def own(given: str | Callable[..., gym.Env], arguments: Mapping[str, Any]) -> Source:
+    """The source of a class or a function that makes environments, or of the text `module:attribute` for one."""
+    name = given if isinstance(given, str) else f"{given.__module__}:{getattr(given, '__qualname__', repr(given))}"
+    maker: Any = _attribute(given) if isinstance(given, str) else given
+    if not callable(maker) or (isinstance(maker, type) and not issubclass(maker, gym.Env)):
+        raise WeftError(
+            f"{name} makes no environment: give a subclass of gymnasium.Env, or a function that returns one"
+        )
+    _check_arguments(name, maker, arguments)
+    return Source(name, cast(Callable[..., gym.Env], maker), Arguments.of(arguments))
+
+
+def import_module(module_name: str) -> ModuleType:
+    """A module by name, also one in the current folder, as `python -m` finds it."""
+    if not all(part.isidentifier() for part in module_name.split(".")):
+        raise WeftError(f"{module_name!r} is not a module's name: give your own environment as module:attribute")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise
+        raise WeftError(f"no module named {module_name!r} here or among the installed ones") from None
+
+
+@dataclass(frozen=True)
+class _Facts:
+    observation_space: gym.Space
+    action_space: gym.Space
+    masked: bool
+
+
+@functools.cache
+def _facts(source: Source) -> _Facts:
+    env = _made(source)
+    try:
+        _, info = env.reset(seed=0)
+        observation_space, action_space = env.observation_space, env.action_space
+    except Exception as error:
+        raise EnvFailed(f"{source.name} failed when it was first reset: {type(error).__name__}: {error}") from error
+    finally:
+        env.close()
+    for space in (observation_space, action_space):
+        map_space(lambda _: None, space)
+    masked = isinstance(info, dict) and info.get("action_mask") is not None
+    observed = with_mask(observation_space, action_space) if masked else None
+    return _Facts(observed or observation_space, action_space, observed is not None)
+
+
+@functools.cache
+def _step_seconds(source: Source) -> float:
+    env = _made(source)
+    try:
+        env.reset(seed=0)
+        env.action_space.seed(0)
+        began, steps = time.perf_counter(), 0
+        while steps < TRIED_STEPS and time.perf_counter() - began < TRIED_SECONDS:
+            _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+            if terminated or truncated:
+                env.reset()
+            steps += 1
+        return (time.perf_counter() - began) / steps
+    except Exception as error:
+        raise EnvFailed(f"{source.name} failed when it was tried: {type(error).__name__}: {error}") from error
+    finally:
+        env.close()
+
+
+def _made(source: Source) -> gym.Env:
+    try:
+        env = source.factory()()
+    except Exception as error:
+        raise EnvFailed(f"{source.name} cannot be made: {type(error).__name__}: {error}") from error
+    if not isinstance(env, gym.Env):
+        raise WeftError(f"{source.name} made {env!r}, which is not a gymnasium.Env")
+    return env
+
+
+def _attribute(text: str) -> Any:
+    module_name, colon, attribute = text.partition(":")
+    if not colon or not attribute:
+        raise WeftError(f"{text!r} names no environment: write module:attribute")
+    module = import_module(module_name)
+    if not hasattr(module, attribute):
+        raise unknown(f"name in {module_name}", attribute, [name for name in vars(module) if not name.startswith("_")])
+    return getattr(module, attribute)
+
+
+def _check_arguments(name: str, maker: Any, given: Iterable[str], also: tuple[str, ...] = ()) -> None:
+    try:
+        parameters = inspect.signature(maker).parameters.values()
+    except (TypeError, ValueError):
+        return
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    known = {parameter.name for parameter in parameters if parameter.kind is not parameter.POSITIONAL_ONLY}
+    for option in given:
+        if option not in known | set(also):
+            raise unknown(f"option of {name}", option, [*OPTIONS, *also, *known])
