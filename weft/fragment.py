@@ -31,6 +31,7 @@ T = TypeVar("T")
 FRAGMENT = "fragment:"
 MERGE = "merge:"
 REPLICA = "replica:"
+HOST = "host:"
 
 
 @overload
@@ -45,7 +46,7 @@ def fragment(fn: Any = None, *, name: str | None = None) -> Any:
     """
 
     def mark(function: Any) -> Any:
-        return functools.wraps(function)(_marked(FRAGMENT + (name or function.__name__), function))
+        return functools.wraps(function)(marked(FRAGMENT + (name or function.__name__), function))
 
     return mark if fn is None else mark(fn)
 
@@ -68,7 +69,7 @@ def replica() -> tuple[jax.Array, jax.Array]:
 _ARRAY = object()
 
 
-def _marked(label: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+def marked(label: str, fn: Callable[..., Any]) -> Callable[..., Any]:
     """`fn` as one named call in any trace, with its arrays as operands and everything else as part of the program."""
 
     def run(treedef: Any, static: tuple[Any, ...], *arrays: Any) -> Any:
@@ -102,7 +103,7 @@ def _mergeable(tree: T, what: str, kind: Any) -> T:
     return arrays
 
 
-_all_mean = _marked(MERGE + "mean", lambda tree: tree)
-_all_sum = _marked(MERGE + "sum", lambda tree: tree)
-_index = _marked(REPLICA + "index", lambda: jnp.int32(0))
-_count = _marked(REPLICA + "count", lambda: jnp.int32(1))
+_all_mean = marked(MERGE + "mean", lambda tree: tree)
+_all_sum = marked(MERGE + "sum", lambda tree: tree)
+_index = marked(REPLICA + "index", lambda: jnp.int32(0))
+_count = marked(REPLICA + "count", lambda: jnp.int32(1))

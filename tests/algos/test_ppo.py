@@ -22,7 +22,7 @@ def unmarked(monkeypatch):
     """weft imported anew with every mark taken off: plain functions all the way down."""
     kept = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "weft"}
     fragment = kept["weft.fragment"]
-    monkeypatch.setattr(fragment, "_marked", lambda label, fn: fn)
+    monkeypatch.setattr(fragment, "marked", lambda label, fn: fn)
     monkeypatch.setattr(fragment, "_all_mean", lambda tree: tree)
     for name in kept:
         if name.startswith(("weft.envs", "weft.algos", "weft.algorithm")):

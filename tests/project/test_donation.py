@@ -7,7 +7,6 @@ from tests.toys import apart, assert_unchanged, copies, on, projected, toy
 from weft import all_mean
 from weft.project.donation import find_donations
 from weft.project.program import Loop, Program, Run, Send, walk
-from weft.project.project import Projection
 
 TWO = apart(one="a", two="b")
 
@@ -55,23 +54,13 @@ def test_a_carry_that_is_sent_is_not_overwritten_and_one_that_is_not_is() -> Non
     assert found == [["state['kept']"]]
 
 
-def test_buffers_that_a_loop_fills_are_overwritten_step_by_step() -> None:
+def test_what_a_loop_collects_is_never_overwritten() -> None:
     def loop(s):
-        _, xs = lax.scan(lambda c, _: (on("b")(on("a")(c)), c * 2), s["x"], length=3)
-        return {"x": s["x"], "sum": on("b", lambda xs: xs.sum(0))(xs)}
+        _, xs = lax.scan(lambda c, _: ((new := on("b")(on("a")(c))), new), s["x"], length=3)
+        return {"x": s["x"], "last": xs[-1]}
 
-    projection = projected(toy({"x": jnp.zeros(4), "sum": jnp.zeros(4)}, loop), TWO)
-    assert filled(projection), "no run fills a buffer in its place"
-
-
-def filled(projection: Projection) -> list[str]:
-    return [
-        value.name
-        for program in projection.programs.values()
-        for run, values in find_donations(program).items()
-        for value in values
-        if value in run.outputs
-    ]
+    assert of({"x": jnp.zeros(4), "last": jnp.zeros(4)}, loop, TWO, "two") == [[]]
+    assert_unchanged(toy({"x": jnp.zeros(4), "last": jnp.zeros(4)}, loop), TWO)
 
 
 def test_what_is_merged_belongs_to_all_replicas() -> None:

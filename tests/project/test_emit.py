@@ -48,8 +48,8 @@ def _bind(steps: tuple[Step, ...], bound: set) -> None:
             assert bound.issuperset(first for _, first in step.starts)
             inside = {*bound, step.index, *(slot for slot, _ in step.starts)}
             _bind(step.body, inside)
-            assert inside.issuperset(value for _, value in (*step.moves, *step.ends))
-            bound.update(slot for slot, _ in step.ends)
+            assert inside.issuperset(value for _, value in (*step.moves, *step.ends, *step.stacks))
+            bound.update(slot for slot, _ in (*step.ends, *step.stacks))
             bound.update(value for inner, _ in walk(step.body) if isinstance(inner, Run) for value in inner.outputs)
             continue
         assert bound.issuperset(reads(step))

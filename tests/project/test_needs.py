@@ -101,4 +101,4 @@ def test_a_role_without_work_has_an_empty_program() -> None:
 
     projection = projected(toy({"x": jnp.zeros(4)}, loop), TWO)
     assert projection.programs["two"].steps == ()
-    assert not projection.exchanges
+    assert not projection.interrupted

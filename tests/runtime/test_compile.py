@@ -14,7 +14,8 @@ from weft.errors import WeftError
 from weft.metrics import Mean
 from weft.project.program import Run, walk
 from weft.project.project import Projection
-from weft.runtime.compile import device_mesh, lower_run
+from weft.runtime.compile import lower_run
+from weft.runtime.devices import device_mesh
 from weft.runtime.evaluate import Context
 from weft.runtime.local import Local
 

@@ -8,8 +8,8 @@ The rules, for each equation:
 - a loop with fragments of several roles: a node with a body, which each of those roles runs in its own projection;
 - a `cond` or `while` over several roles: refused.
 
-A merge over the replicas of a role is an exchange too: what holds one, in a role that has replicas, is opened in the
-same way, and its equations stay with that role.
+Two things can never be inside a compiled run: a merge over the replicas of a role, and host code. Whatever holds one is
+opened in the same way, down to it, and its equations stay with their role.
 """
 
 from collections import Counter
@@ -30,10 +30,15 @@ from weft.layout.layout import Layout
 def build(trace: Trace, layout: Layout) -> Graph:
     """The graph of a traced loop, with the layout's roles on its nodes."""
     _check_names(layout, trace.fragments)
-    inputs = tuple(Value(aval, name) for aval, name in zip(trace.jaxpr.in_avals, trace.state_names, strict=True))
-    lift = _Lift(layout)
-    outputs = lift.closed(trace.jaxpr, inputs, owner=None)
-    return Graph(inputs, tuple(lift.nodes), outputs)
+    return lift(trace.jaxpr, trace.state_names, layout)
+
+
+def lift(closed: Any, names: Sequence[str], layout: Layout) -> Graph:
+    """The graph of any closed jaxpr, with names for its inputs."""
+    inputs = tuple(Value(aval, name) for aval, name in zip(closed.in_avals, names, strict=True))
+    scope = _Lift(layout)
+    outputs = scope.closed(closed, inputs, owner=None)
+    return Graph(inputs, tuple(scope.nodes), outputs)
 
 
 @dataclass
@@ -73,11 +78,13 @@ class _Lift:
             roles = frozenset({owner} if owner else ())
         if not roles:
             return self.add("glue", eqn.primitive.name, eqn, inputs)
-        if len(roles) == 1 and not self.exchanges(eqn, roles):
+        if len(roles) == 1 and not self.interrupts(eqn, roles):
             (role,) = roles
             return self.whole(mark, eqn, inputs, role, owner)
         if mark and mark.kind == "merge":
             return self.add("merge", mark.name, eqn, inputs, role=owner, key=self.key("all_" + mark.name))
+        if mark and mark.kind == "host":
+            return self.add("host", mark.name, eqn, inputs, role=owner, key=self.key("host " + mark.name))
         if eqn.primitive.name in ("jit", "pjit"):
             return self.opened(mark, eqn, inputs, owner)
         if eqn.primitive.name == "scan":
@@ -187,10 +194,10 @@ class _Lift:
         inner = {other.name for other in marks_in(eqn) if other.kind == "fragment"} - {mark.name}
         return None if any(placed_as(name, placement) for name in inner) else placement.get("*")
 
-    def exchanges(self, eqn: Any, roles: frozenset[str]) -> bool:
-        """Whether running an equation involves other replicas."""
+    def interrupts(self, eqn: Any, roles: frozenset[str]) -> bool:
+        """Whether an equation holds what no compiled run can: host code, or a merge with other replicas."""
         replicated = any(self.layout.role(role).replicas > 1 for role in roles)
-        return replicated and any(mark.kind == "merge" for mark in marks_in(eqn))
+        return any(mark.kind == "host" or replicated and mark.kind == "merge" for mark in marks_in(eqn))
 
 
 def _const(value: Any, aval: Any = None) -> Value:
@@ -228,6 +235,11 @@ def _check_names(layout: Layout, known: frozenset[str]) -> None:
 def _uncuttable(eqn: Any, roles: frozenset[str]) -> WeftError:
     names = sorted({mark.name for mark in marks_in(eqn) if mark.kind == "fragment"})
     what = eqn.primitive.name
+    if any(mark.kind == "host" for mark in marks_in(eqn)):
+        return WeftError(
+            f"a `{what}` holds host code ({', '.join(names)}), and only a loop by `lax.scan` can be run around it: "
+            f"call it in every step, and choose with `jnp.where` what to do with the result"
+        )
     who = f"the roles {', '.join(sorted(roles))}" if len(roles) > 1 else f"replicas of {next(iter(roles))}"
     return WeftError(
         f"a `{what}` spans {who} (it holds {', '.join(names) or 'a merge'}), and only a loop by `lax.scan` can be cut: "

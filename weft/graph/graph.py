@@ -1,8 +1,8 @@
 """The program as data: values, and the nodes that make them in program order.
 
-There is one kind of node. It is a call of a fragment, a loop, a merge over replicas or glue; it has a role if a layout
-places it, and a body if it is a loop that several parties run together. Everything else about it is in its `eqn`, the
-JAX equation that it came from.
+There is one kind of node. It is a call of a fragment or of host code, a loop, a merge over replicas or glue; it has a
+role if a layout places it, and a body if it is a loop that several parties run together. Everything else about it is in
+its `eqn`, the JAX equation that it came from.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.graph.marks import scan_shape
 
-Kind = Literal["fragment", "loop", "merge", "glue"]
+Kind = Literal["fragment", "host", "loop", "merge", "glue"]
 
 
 @dataclass(frozen=True, eq=False)

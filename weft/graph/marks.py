@@ -4,17 +4,17 @@ Names may be dotted: whoever places `env` places `env.episodes` too, unless that
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import jax.extend.core as jex
 
-from weft.fragment import FRAGMENT, MERGE, REPLICA
+from weft.fragment import FRAGMENT, HOST, MERGE, REPLICA
 
 
 class Mark(NamedTuple):
-    """A marked call: of a fragment with its name, of a merge with its operation, of `replica` with which number."""
+    """A marked call: a fragment or host code by its name, a merge by its operation, `replica` by which number."""
 
     kind: str
     name: str
@@ -23,12 +23,9 @@ class Mark(NamedTuple):
 def mark_of(eqn: Any) -> Mark | None:
     """The mark that an equation carries, if any."""
     label = eqn.params.get("name", "") if eqn.primitive.name in ("jit", "pjit") else ""
-    if label.startswith(FRAGMENT):
-        return Mark("fragment", label.removeprefix(FRAGMENT))
-    if label.startswith(MERGE):
-        return Mark("merge", label.removeprefix(MERGE))
-    if label.startswith(REPLICA):
-        return Mark("replica", label.removeprefix(REPLICA))
+    for prefix in (FRAGMENT, HOST, MERGE, REPLICA):
+        if label.startswith(prefix):
+            return Mark(prefix.removesuffix(":"), label.removeprefix(prefix))
     return None
 
 
@@ -81,6 +78,21 @@ def closed_parts(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             and all(isinstance(item, jex.ClosedJaxpr) for item in value)
         ):
             yield key, value
+
+
+def host_function(eqn: Any) -> Callable[..., list[Any]]:
+    """What an equation marked as host code calls, from its operands to those of its results that are used."""
+    body = eqn.params["jaxpr"].jaxpr
+    (call,) = body.eqns
+    given = [body.invars.index(atom) for atom in call.invars]
+    wanted = [call.outvars.index(atom) for atom in body.outvars]
+    callback = call.params["callback"]
+
+    def function(*operands: Any) -> list[Any]:
+        results = callback(*[operands[index] for index in given])
+        return [results[index] for index in wanted]
+
+    return function
 
 
 _known: WeakKeyDictionary[Any, frozenset[Mark]] = WeakKeyDictionary()

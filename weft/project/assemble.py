@@ -1,7 +1,7 @@
 """From the drafts of all roles to their programs: values grouped into messages, operations into runs.
 
-Sends wait until their role is about to receive (or merge, or loop): then all that is due to one receiver goes as one
-message, and everything in between is one run of device code.
+Sends wait until their role is about to receive (or merge, loop, call host code): then all that is due to one receiver
+goes as one message, and everything in between is one run of device code.
 
 Why no deadlock: order all messages by the place of their sender's flush in the global program. A role waits only for a
 message whose values were made earlier in that order than anything the role itself still owes to the sender's side of

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from weft.graph.graph import Value
-from weft.project.program import Loop, Merge, Program, Recv, Run, Send, Step
+from weft.project.program import Host, Loop, Merge, Program, Recv, Run, Send, Step
 
 Scope = tuple[Step, ...]
 
@@ -43,7 +43,10 @@ class _Facts:
         self.seen_elsewhere.add(program.replica)
         for leaf, value in program.inputs.items():
             self.bind(value, program.steps)
-            self.copies.append((program.outputs[leaf], value))
+            if leaf in program.outputs:
+                self.copies.append((program.outputs[leaf], value))
+            else:
+                self.seen_elsewhere.add(value)
         for leaf, value in program.outputs.items():
             self.pass_on(value, program.steps)
             if leaf not in program.inputs:
@@ -60,13 +63,13 @@ class _Facts:
                         self.bind(value, steps)
                 case Send() | Recv():
                     self.seen_elsewhere.update(value for part in step.parts for value in part if value is not None)
-                case Merge():
+                case Merge() | Host():
                     self.seen_elsewhere.update((*step.inputs, *step.outputs))
                 case Loop():
                     self.loop(step, steps, position)
 
     def loop(self, loop: Loop, steps: Scope, position: int) -> None:
-        self.seen_elsewhere.add(loop.index)
+        self.seen_elsewhere.update([loop.index, *(value for pair in loop.stacks for value in pair)])
         self.copies += [(source, slot) for slot, source in (*loop.starts, *loop.moves, *loop.ends)]
         for slot, source in loop.starts:
             self.bind(slot, loop.body)
@@ -125,15 +128,14 @@ class _Facts:
 
 
 def _fitting(run: Run, values: set[Value]) -> frozenset[Value]:
-    """Those that some output of the run can take the place of, and the buffers that the run fills further."""
-    filled = set(run.inputs).intersection(run.outputs)
-    places = Counter(_type(value) for value in run.outputs if value not in filled)
+    """Those that some output of the run can take the place of."""
+    places = Counter(_type(value) for value in run.outputs)
     fitting = []
     for value in run.inputs:
         if value in values and places[_type(value)]:
             places[_type(value)] -= 1
             fitting.append(value)
-    return frozenset(filled) | frozenset(fitting)
+    return frozenset(fitting)
 
 
 def _type(value: Value) -> tuple[tuple[int, ...], str]:

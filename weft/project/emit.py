@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 import jax
 
 from weft.graph.graph import Graph, Node, Value, walk
+from weft.graph.marks import host_function
 from weft.layout.layout import Role
 from weft.project.links import Link, is_key
 from weft.project.needs import Needs
-from weft.project.program import Loop, Merge, Op
+from weft.project.program import Host, Loop, Merge, Op
 
 Key = tuple[str, int]
 Linked = Callable[[Key, str, str], Link]
@@ -46,7 +47,7 @@ class Repeat:
     items: list["Item"]
 
 
-Item = Op | Out | In | Merge | Repeat
+Item = Op | Out | In | Merge | Host | Repeat
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +102,9 @@ class _Scope:
         if node.kind == "merge":
             inputs = self.touch(node.inputs, solid=True)
             self.items.append(Merge(f"{self.role.name}:{node.key}", node.name, inputs, node.outputs))
+        elif node.kind == "host":
+            inputs = self.touch(node.inputs, solid=True)
+            self.items.append(Host(node.name, host_function(node.eqn), inputs, node.outputs))
         elif node.eqn is None:
             self.renamed.update(zip(node.outputs, self.touch(node.inputs), strict=True))
         else:
@@ -161,7 +165,8 @@ class _Scope:
                 take = Op("index", (value, index), (inside,))
                 scope.put_off((inside,), lambda take=take: scope.items.append(take))
         scope.nodes(body)
-        self.stack([i for i in made if i not in node.carried], node, body, scope, index)
+        stacked = [i for i in made if i not in node.carried]
+        collected = scope.touch([body.outputs[i] for i in stacked], solid=True)
         carried = [i for i in node.carried if i in held or i in made]
         last = dict(zip(carried, scope.touch([body.outputs[i] for i in carried], solid=True), strict=True))
         loop = Loop(
@@ -171,16 +176,10 @@ class _Scope:
             starts=tuple(starts),
             moves=tuple((held[i], last[i]) for i in held),
             ends=tuple((node.outputs[i], last[i]) for i in carried if i in made),
+            stacks=tuple(zip([node.outputs[i] for i in stacked], collected, strict=True)),
             body=(),
         )
         self.items.append(Repeat(loop, scope.items))
-
-    def stack(self, made: list[int], node: Node, body: Graph, scope: "_Scope", index: Value) -> None:
-        """Collect results step by step into buffers that are made before the loop."""
-        for i in made:
-            self.items.append(Op("empty", (), (node.outputs[i],), {"aval": node.outputs[i].aval}))
-            (value,) = scope.touch((body.outputs[i],))
-            scope.items.append(Op("store", (node.outputs[i], value, index), (node.outputs[i],)))
 
     def put_off(self, values: Iterable[Value], emit: Callable[[], None]) -> None:
         self.late |= dict.fromkeys(values, emit)

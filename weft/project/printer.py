@@ -12,7 +12,7 @@ from typing import Any
 from weft.graph.graph import walk as walk_nodes
 from weft.graph.marks import fragment_calls
 from weft.layout.layout import Role
-from weft.project.program import Loop, Merge, Recv, Run, Send, Step
+from weft.project.program import Host, Loop, Merge, Recv, Run, Send, Step
 from weft.project.project import Edge, Projection
 
 Description = dict[str, Any]
@@ -57,7 +57,7 @@ def _role(projection: Projection, role: Role) -> Description:
     view, length = projection.views[role.name], projection.whole.length
     calls: Counter[str] = Counter()
     for node, times in walk_nodes(view.graph):
-        if node.role == role.name and node.kind != "glue" and node.body is None:
+        if node.role == role.name and node.kind not in ("glue", "host") and node.body is None:
             calls.update({node.name: times} if node.eqn is None else dict(_calls(node, times)))
     names = projection.whole.state_names
     homes = [name for name, home in zip(names, projection.homes, strict=False) if home == role.name]
@@ -101,6 +101,8 @@ def _program(steps: tuple[Step, ...], *, top: bool = True) -> Iterator[Any]:
                 yield f"receive {_values(step)} from {step.source}"
             case Merge():
                 yield f"all_{step.operation} of {_count(len(step.inputs), 'value')} over replicas"
+            case Host():
+                yield f"call host code {step.name}"
             case Loop():
                 yield "in every iteration" if top else f"repeat {step.length} times"
                 yield list(_program(step.body, top=False))

@@ -1,6 +1,6 @@
-"""A role's own program: runs of device code, and what it exchanges with others between them."""
+"""A role's own program: runs of device code, and between them host code and what it exchanges with others."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,8 +58,21 @@ class Merge:
 
 
 @dataclass(frozen=True, eq=False)
+class Host:
+    """Call Python code with arrays."""
+
+    name: str
+    call: Callable[..., Sequence[Any]]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Loop:
-    """Repeat the body. `starts` are pairs of a slot and its first value, `moves` its next, `ends` its last."""
+    """Repeat the body. `starts` are pairs of a slot and its first value, `moves` its next, `ends` its last.
+
+    `stacks` are pairs of a result and the value that it collects from every step.
+    """
 
     length: int
     reverse: bool
@@ -67,10 +80,11 @@ class Loop:
     starts: tuple[tuple[Value, Value], ...]
     moves: tuple[tuple[Value, Value], ...]
     ends: tuple[tuple[Value, Value], ...]
+    stacks: tuple[tuple[Value, Value], ...]
     body: tuple["Step", ...]
 
 
-Step = Run | Send | Recv | Merge | Loop
+Step = Run | Send | Recv | Merge | Host | Loop
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +101,11 @@ class Program:
     def exchanges(self) -> bool:
         """Whether the program talks to any other party while it runs."""
         return any(isinstance(step, Send | Recv | Merge) for step, _ in walk(self.steps))
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it is more than one compiled run."""
+        return self.exchanges or any(isinstance(step, Host) for step, _ in walk(self.steps))
 
     @property
     def asks_replica(self) -> bool:
@@ -110,10 +129,10 @@ def reads(step: Step) -> list[Value]:
             return list(step.inputs)
         case Send():
             return [value for part in step.parts for value in part if value is not None]
-        case Merge():
+        case Merge() | Host():
             return list(step.inputs)
         case Loop():
             inner = [value for body_step in step.body for value in reads(body_step)]
-            return inner + [value for _, value in (*step.starts, *step.moves, *step.ends)]
+            return inner + [value for _, value in (*step.starts, *step.moves, *step.ends, *step.stacks)]
         case Recv():
             return []

@@ -77,8 +77,9 @@ class Projection:
     """For every role: the batch axis of each leaf of the state, None where it has none."""
 
     @property
-    def exchanges(self) -> bool:
-        return any(program.exchanges for program in self.programs.values())
+    def interrupted(self) -> bool:
+        """Whether some role's program is more than one compiled run."""
+        return any(program.interrupted for program in self.programs.values())
 
 
 def project(algo: Algorithm, env_of: Callable[[int], Env], layout: Layout, length: int = 1) -> Projection:

@@ -55,6 +55,8 @@ def equation_varies(eqn: Any, given: Sequence[bool]) -> list[bool]:
     mark = mark_of(eqn)
     if mark and mark.kind == "merge":
         return [False] * len(eqn.outvars)
+    if mark and mark.kind == "host":
+        return [True] * len(eqn.outvars)
     if mark and mark.kind == "replica":
         return [mark.name == "index"]
     if eqn.primitive.name in ("jit", "pjit"):

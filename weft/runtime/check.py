@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from weft.algorithm import Algorithm
+from weft.host import own_objects
 from weft.layout.layout import Layout
 from weft.project.links import is_key
 from weft.runtime.driver import EnvSpec, Plan
@@ -65,7 +66,9 @@ def check(algo: Algorithm, env: EnvSpec, *, layout: Layout | str, iterations: in
 
 
 def _end(plan: Plan, iterations: int, seed: int) -> Any:
-    return Local(plan.project(), barriers=True).run(plan.init(seed), iterations)
+    engine = Local(plan.project(), barriers=True)
+    with own_objects():
+        return engine.run(plan.init(seed), iterations)
 
 
 def compare_leaf(name: str, one: jax.Array, other: jax.Array) -> Difference:

@@ -8,16 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from weft.errors import WeftError
 from weft.graph.graph import Value
 from weft.project.donation import find_donations
 from weft.project.program import Program, Run
+from weft.runtime.devices import AXIS, device_mesh
 from weft.runtime.evaluate import Context, apply
-
-AXIS = "devices"
 
 # For exact comparison. On CPUs XLA drops optimisation barriers before it fuses, and LLVM then contracts a product and a
 # sum into one operation that rounds once, or not, as the fusion falls. Without its optimiser it rounds as written.
@@ -53,17 +50,6 @@ def run_function(run: Run, context: Context) -> Callable[..., list[Any]]:
         return [env[value] for value in run.outputs]
 
     return function
-
-
-def device_mesh(count: int) -> Mesh:
-    """A mesh of the first `count` devices."""
-    devices = jax.devices()
-    if count > len(devices):
-        raise WeftError(
-            f"the layout asks for {count} devices, but {devices[0].platform} has {len(devices)} here: "
-            f"ask for at most {len(devices)}"
-        )
-    return Mesh(np.array(devices[:count]), (AXIS,))
 
 
 def _over_devices(function: Callable[..., list[Any]], mesh: Mesh) -> Callable[..., list[Any]]:

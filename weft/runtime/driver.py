@@ -17,6 +17,7 @@ from weft.algorithm import Algorithm
 from weft.envs.timestep import Env
 from weft.errors import WeftError, unknown
 from weft.graph.trace import recording, refuse_unread
+from weft.host import own_objects
 from weft.layout import catalogue
 from weft.layout.layout import Layout
 from weft.metrics import Mean
@@ -24,6 +25,7 @@ from weft.project.project import Projection, project
 from weft.report.returns import Returns
 from weft.report.update import Observer, Update
 from weft.runtime.local import Local
+from weft.runtime.once import compile_once
 
 ENGINES = {"local": Local}
 EnvSpec = str | Callable[[int], Env]
@@ -78,8 +80,8 @@ class Plan:
 
     def init(self, seed: int) -> Any:
         """The state before the first iteration."""
-        env = self.env_of(self.algo.num_envs)
-        return jax.jit(lambda key: self.algo.init(env, key))(jax.random.key(seed))
+        env, key = self.env_of(self.algo.num_envs), jax.random.key(seed)
+        return compile_once(partial(self.algo.init, env), key)(key)
 
 
 def train(
@@ -100,14 +102,15 @@ def train(
     plan = Plan.of(algo, env, layout)
     parts, iterations, steps_per_iteration = _divide(plan, steps)
     engines = [(ENGINES[engine](projection, limit=stuck_after), times) for projection, times in parts]
-    state = jax.block_until_ready(plan.init(seed))
-    compiled = time.perf_counter()
     returns = Returns()
-    reporter = Reporter(iterations, steps_per_iteration, (returns, *observers), compiled)
-    for compiled_engine, times in engines:
-        state = compiled_engine.run(state, times, partial(reporter, compiled_engine.projection.whole.length))
-    jax.block_until_ready(state)
-    ended = time.perf_counter()
+    with own_objects():
+        state = jax.block_until_ready(plan.init(seed))
+        compiled = time.perf_counter()
+        reporter = Reporter(iterations, steps_per_iteration, (returns, *observers), compiled)
+        for compiled_engine, times in engines:
+            state = compiled_engine.run(state, times, partial(reporter, compiled_engine.projection.whole.length))
+        jax.block_until_ready(state)
+        ended = time.perf_counter()
     _refuse_nan(state)
     return Result(
         algo=type(algo).__name__.lower(),
@@ -172,8 +175,8 @@ def _divide(plan: Plan, steps: int) -> tuple[list[tuple[Projection, int]], int, 
     if steps < 1:
         raise WeftError(f"steps={steps}: give at least 1")
     iterations = math.ceil(steps / per)
-    # Iterations that exchange nothing are one dispatch: few enough of them to follow the run, many enough to be free.
-    length = 1 if one.exchanges else _length(iterations)
+    # Iterations that nothing interrupts are one dispatch: few enough of them to follow the run, many enough to be free.
+    length = 1 if one.interrupted else _length(iterations)
     parts = [(one if length == 1 else plan.project(length), iterations // length)]
     if rest := iterations % length:
         parts.append((plan.project(rest), 1))

@@ -46,8 +46,6 @@ RULES: dict[str, Callable[..., Sequence[Any]]] = {
     "equation": _equation,
     "constant": lambda params, context, value: [jnp.asarray(value)],
     "index": lambda params, context, stack, step: [lax.dynamic_index_in_dim(stack, step, keepdims=False)],
-    "empty": lambda params, context: [jnp.zeros(params["aval"].shape, params["aval"].dtype)],
-    "store": lambda params, context, stack, value, step: [_store(stack, value, step)],
     "split": _split,
     "join": lambda params, context, *parts: [jnp.concatenate(parts, axis=params["axis"])],
     "fold": lambda params, context, key, index: [fold(key, _replica(context, index))],
@@ -123,7 +121,3 @@ def _dissolved(part: Any, context: Context) -> tuple[Any, Sequence[Any]]:
 
 def _retraced(closed: Any, context: Context) -> Any:
     return jax.make_jaxpr(lambda *inputs: run_jaxpr(closed, inputs, context))(*closed.in_avals)
-
-
-def _store(stack: Any, value: Any, step: Any) -> Any:
-    return lax.dynamic_update_index_in_dim(stack, value, step, 0)

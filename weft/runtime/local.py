@@ -1,5 +1,6 @@
 """The local engine: every replica of every role is a thread of this process."""
 
+import contextvars
 import queue
 import threading
 import time
@@ -15,6 +16,7 @@ from weft.project.program import Merge, Program, Recv, Run, Send, walk
 from weft.project.project import Projection
 from weft.runtime.channel import Meeting, Stopped, Stream, Wait
 from weft.runtime.compile import compile_runs
+from weft.runtime.devices import Devices
 from weft.runtime.evaluate import Context
 from weft.runtime.shares import gather, gather_metrics, scatter
 from weft.runtime.strand import Strand
@@ -89,8 +91,9 @@ class _Session:
         shares = scatter(self.projection, state)
         threads = [
             threading.Thread(
-                target=self.work,
-                args=(strand, shares[strand.program.role, strand.index]),
+                # Threads belong to the run that starts them: host code finds its objects there.
+                target=contextvars.copy_context().run,
+                args=(self.work, strand, shares[strand.program.role, strand.index]),
                 name=strand.name,
                 daemon=True,
             )
@@ -154,6 +157,7 @@ class _Session:
             {step: self.outgoing(role, index, step) for step in steps if isinstance(step, Send)},
             {step: self.incoming(role, index, step) for step in steps if isinstance(step, Recv)},
             {step: self.meeting(role, step) for step in steps if isinstance(step, Merge)},
+            Devices(role.devices),
         )
 
     def outgoing(self, role: Any, index: int, step: Send) -> tuple[Stream, ...]:

@@ -9,12 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 
 from weft.layout.layout import Role
 from weft.project.links import is_key
 from weft.project.project import Projection
-from weft.runtime.compile import AXIS, device_mesh
+from weft.runtime.devices import Devices
 from weft.runtime.keys import fold
 
 Outputs = dict[tuple[str, int], dict[int, Any]]
@@ -37,7 +36,7 @@ def gather(projection: Projection, ends: Outputs) -> Any:
     for leaf in range(projection.whole.state_tree.num_leaves):
         role, parts = _parts(projection, ends, leaf)
         axis = projection.axes[role.name][leaf]
-        leaves.append(parts[0] if axis is None or len(parts) == 1 else jnp.concatenate(parts, axis=axis))
+        leaves.append(jnp.asarray(parts[0]) if axis is None or len(parts) == 1 else jnp.concatenate(parts, axis=axis))
     return jax.tree.unflatten(projection.whole.state_tree, leaves)
 
 
@@ -62,7 +61,8 @@ def _replica_leaves(projection: Projection, role: Role, index: int, leaves: list
     if role.shares == 1:
         return _copied([leaves[leaf] for leaf in wanted])
     shares = range(index * role.devices, (index + 1) * role.devices)
-    return [_stack([_share(leaves[leaf], axes[leaf], role, share) for share in shares], role) for leaf in wanted]
+    spread = Devices(role.devices).spread
+    return [spread([_share(leaves[leaf], axes[leaf], role, share) for share in shares]) for leaf in wanted]
 
 
 @jax.jit
@@ -74,9 +74,3 @@ def _share(leaf: Any, axis: int | None, role: Role, share: int) -> Any:
     if axis is not None:
         return jnp.split(leaf, role.shares, axis=axis)[share]
     return fold(leaf, share) if is_key(leaf) else jnp.copy(leaf)
-
-
-def _stack(parts: list[Any], role: Role) -> Any:
-    if role.devices == 1:
-        return parts[0]
-    return jax.device_put(jnp.stack(parts), NamedSharding(device_mesh(role.devices), PartitionSpec(AXIS)))

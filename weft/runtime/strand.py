@@ -7,8 +7,9 @@ from typing import Any
 import jax.numpy as jnp
 
 from weft.graph.graph import Value
-from weft.project.program import Loop, Merge, Program, Recv, Run, Send, Step
+from weft.project.program import Host, Loop, Merge, Program, Recv, Run, Send, Step
 from weft.runtime.channel import Meeting, Stream
+from weft.runtime.devices import Devices
 
 
 @dataclass
@@ -21,6 +22,7 @@ class Strand:
     sends: Mapping[Send, tuple[Stream, ...]]
     receives: Mapping[Recv, tuple[Stream, ...]]
     meetings: Mapping[Merge, Meeting]
+    devices: Devices = field(default_factory=Devices)
     slots: dict[Value, Any] = field(default_factory=dict)
 
     @property
@@ -28,14 +30,17 @@ class Strand:
         return f"{self.program.role}[{self.index}]"
 
     def __post_init__(self) -> None:
-        self.slots[self.program.replica] = jnp.int32(self.index)
+        self.slots[self.program.replica] = self.devices.everywhere(jnp.int32(self.index))
         self.counters: dict[Loop, list[Any]] = {}
 
     def iterate(self, state: Mapping[int, Any]) -> dict[int, Any]:
         """Go through the program once: from leaves of the state to outputs."""
         self.slots.update({self.program.inputs[leaf]: array for leaf, array in state.items()})
         self.steps(self.program.steps)
-        return {index: self.slots.pop(value) for index, value in self.program.outputs.items()}
+        outputs = {index: self.slots[value] for index, value in self.program.outputs.items()}
+        for value in self.program.outputs.values():
+            self.slots.pop(value, None)
+        return outputs
 
     def steps(self, steps: tuple[Step, ...]) -> None:
         for step in steps:
@@ -60,22 +65,31 @@ class Strand:
         arrays = [self.slots[value] for value in step.inputs]
         self.slots.update(zip(step.outputs, self.meetings[step].join(self.index, self.name, arrays), strict=True))
 
+    def host(self, step: Host) -> None:
+        results = self.devices.call(step.call, [self.slots[value] for value in step.inputs])
+        self.slots.update(zip(step.outputs, results, strict=True))
+
     def loop(self, step: Loop) -> None:
         slots = self.slots
         slots.update([(slot, slots[first]) for slot, first in step.starts])
         ends: list[tuple[Value, Any]] = []
+        stacks = [(value, []) for _, value in step.stacks]
         for index in self.counter(step):
             slots[step.index] = index
             self.steps(step.body)
+            for value, collected in stacks:
+                collected.append(slots[value])
             ends = [(output, slots[value]) for output, value in step.ends]
             slots.update([(slot, slots[value]) for slot, value in step.moves])
         slots.update(ends)
+        for (output, _), (_, collected) in zip(step.stacks, stacks, strict=True):
+            slots[output] = self.devices.stack(collected[::-1] if step.reverse else collected)
 
     def counter(self, step: Loop) -> list[Any]:
         """The step numbers as arrays that are already on the device."""
         if step not in self.counters:
-            numbers = [jnp.int32(number) for number in range(step.length)]
+            numbers = [self.devices.everywhere(jnp.int32(number)) for number in range(step.length)]
             self.counters[step] = numbers[::-1] if step.reverse else numbers
         return self.counters[step]
 
-    actions = {Run: run, Send: send, Recv: receive, Merge: merge, Loop: loop}
+    actions = {Run: run, Send: send, Recv: receive, Merge: merge, Host: host, Loop: loop}

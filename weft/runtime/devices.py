@@ -1,0 +1,66 @@
+"""A replica's arrays on its devices.
+
+On one device an array is itself. Over several, every array has a leading axis with one entry for each device: here is
+what host code and loops must know of that.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from weft.errors import WeftError
+
+AXIS = "devices"
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The number of devices of a replica."""
+
+    count: int = 1
+
+    def spread(self, parts: Sequence[Any]) -> Any:
+        """One array from the parts that each device has of it."""
+        if self.count == 1:
+            return parts[0]
+        return jax.device_put(jnp.stack(parts), NamedSharding(device_mesh(self.count), PartitionSpec(AXIS)))
+
+    def everywhere(self, value: Any) -> Any:
+        """The same value on each device."""
+        return self.spread([value] * self.count)
+
+    def call(self, function: Callable[..., Sequence[Any]], inputs: Sequence[Any]) -> Sequence[Any]:
+        """Host code, called once for each device with that device's part."""
+        if self.count == 1:
+            return function(*inputs)
+        results = [function(*[value[device] for value in inputs]) for device in range(self.count)]
+        return [self.spread(parts) for parts in zip(*results, strict=True)]
+
+    def stack(self, steps: Sequence[Any]) -> Any:
+        """What a loop collected, as one array that leads with the steps."""
+        if self.count > 1:
+            return _stack(steps, axis=1)
+        if isinstance(steps[0], np.ndarray):
+            return np.stack(steps)
+        return _stack(steps, axis=0)
+
+
+def device_mesh(count: int) -> Mesh:
+    """A mesh of the first `count` devices."""
+    devices = jax.devices()
+    if count > len(devices):
+        raise WeftError(
+            f"the layout asks for {count} devices, but {devices[0].platform} has {len(devices)} here: "
+            f"ask for at most {len(devices)}"
+        )
+    return Mesh(np.array(devices[:count]), (AXIS,))
+
+
+@jax.jit(static_argnames="axis")
+def _stack(steps: Sequence[Any], axis: int) -> Any:
+    return jnp.stack(steps, axis=axis)

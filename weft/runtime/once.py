@@ -1,0 +1,62 @@
+"""Any function of arrays as a program of one role: compiled runs, with its host code called between them.
+
+A training loop is projected; what comes before and beside it (the first state, an evaluation) is not, but may hold host
+code all the same.
+
+>>> import jax.numpy as jnp
+>>> from weft.host import host_call, new_token
+>>> def function(x):
+...     token, y = host_call(lambda token, x: x + 1, jax.typeof(x), new_token(1), x, name="increment")
+...     return 10 * y
+>>> compile_once(function, jnp.ones(3))(jnp.ones(3)).tolist()
+[20.0, 20.0, 20.0]
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from weft.graph.build import lift
+from weft.layout.layout import Layout, Role
+from weft.project.assemble import assemble
+from weft.project.emit import draft
+from weft.project.links import Link
+from weft.project.needs import find_needs
+from weft.project.program import Program
+from weft.runtime.compile import compile_runs
+from weft.runtime.evaluate import Context
+from weft.runtime.strand import Strand
+
+ROLE = Role("all", runs=("*",))
+
+
+def compile_once(function: Callable[..., Any], *args: Any) -> Callable[..., Any]:
+    """`function` compiled for arguments like `args` (arrays, or their shapes); its host code runs in the caller."""
+    closed, result = jax.make_jaxpr(function, return_shape=True)(*args)
+    program = _program(closed)
+    executables = compile_runs(program, Context())
+    treedef = jax.tree.structure(result)
+
+    def call(*args: Any) -> Any:
+        leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(args)]
+        given = {index: leaves[index] for index in program.inputs}
+        outputs = Strand(program, 0, executables, {}, {}, {}).iterate(given)
+        return jax.tree.unflatten(treedef, [outputs[index] for index in sorted(outputs)])
+
+    return call
+
+
+def _program(closed: Any) -> Program:
+    inputs, outputs = (tuple(f"{what}[{i}]" for i in range(len(avals))) for what, avals in _sides(closed))
+    graph = lift(closed, inputs, Layout(ROLE))
+    needs = find_needs(graph, (ROLE.name,), 0, outputs, {})
+    program = assemble([draft(ROLE, graph, needs, lambda key, source, dest: Link("pair"))])[ROLE.name]
+    # No output is the next value of an input, so none may have the number of one.
+    return replace(program, outputs={len(inputs) + index: value for index, value in program.outputs.items()})
+
+
+def _sides(closed: Any) -> tuple[tuple[str, Any], tuple[str, Any]]:
+    return ("argument", closed.in_avals), ("result", closed.out_avals)
