@@ -1,0 +1,222 @@
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import weft
+from tests.envs.scripted import LENGTH, Scripted, play
+from weft import Algorithm, Mean, WeftError, fragment
+from weft.algos.ppo import PPO
+from weft.envs import make
+from weft.envs.wrappers import clip_reward, normalise_obs, normalise_reward, restart
+from weft.envs.wrappers.moments import Moments
+from weft.runtime.driver import Plan
+from weft.runtime.local import Local
+
+SMALL = {"num_envs": 4, "horizon": 8, "hidden": (8,), "minibatches": 2, "epochs": 1}
+SCALES = [(0.0, 1.0), (1e4, 1.0), (-1e4, 0.1), (3.0, 100.0)]
+
+
+def counted(env, steps=LENGTH):
+    """All values of `place` that count, in 64 bits: the first ones and those of valid steps."""
+    script = env.script
+    place = script["obs"]["place"].astype(np.float64)
+    later = place[:, 1 : steps + 1][script["valid"][:, :steps]]
+    return np.concatenate([place[:, 0], later])
+
+
+def returns_by_hand(env, gamma):
+    """The discounted return after every valid step, in 64 bits."""
+    script, seen = env.script, []
+    for b in range(env.num_envs):
+        running = 0.0
+        for t in np.flatnonzero(script["valid"][b]):
+            running = gamma * running + np.float64(script["reward"][b, t])
+            seen.append(running)
+            running = 0.0 if script["terminated"][b, t] or script["truncated"][b, t] else running
+    return np.array(seen)
+
+
+@pytest.mark.parametrize(("centre", "spread"), SCALES)
+@pytest.mark.parametrize("merge_every", [1, 7, LENGTH])
+def test_statistics_are_those_of_all_data_at_once(centre, spread, merge_every):
+    inner = Scripted(5, centre, spread)
+    env = normalise_obs(inner)
+    state, _, _ = play(env, merge_every=merge_every)
+    known, data = env.episodes(state)[0].memory.known, counted(inner)
+    assert known.count == len(data)
+    np.testing.assert_allclose(known.mean[0], data.mean(axis=0), rtol=1e-6, atol=1e-5 * spread)
+    # Steps between float32 numbers around 10,000 are 0.001 wide.
+    np.testing.assert_allclose(known.variance[0], data.var(axis=0), rtol=1e-5 + 1e-9 * (centre / spread) ** 2 / 10)
+
+
+def test_observations_are_scaled_by_what_was_known_before_them():
+    inner = Scripted(4, 100.0, 5.0)
+    env = normalise_obs(inner)
+    state, _, seen = play(env, 20, merge_every=20)
+    _, _, later = play(env, 30, merge_every=20)
+    data, raw = counted(inner, 20), inner.script["obs"]["place"]
+    first = raw[:, 0].mean(axis=0)
+    np.testing.assert_allclose(seen.obs["place"], np.clip(raw[:, 1:21] - first, -10, 10), rtol=1e-5, atol=1e-5)
+    scaled = np.clip((raw[:, 21:31] - data.mean(axis=0)) / data.std(axis=0), -10, 10)
+    np.testing.assert_allclose(later.obs["place"][:, 20:], scaled, rtol=1e-4, atol=1e-4)
+    final = inner.script["final"]["place"][:, 20:30]
+    scaled = np.clip((final - data.mean(axis=0)) / data.std(axis=0), -10, 10)
+    np.testing.assert_allclose(later.final_obs["place"][:, 20:], scaled, rtol=1e-4, atol=1e-4)
+    assert state.memory.gathered.count.tolist() == [0.0] * 4
+
+
+def test_only_what_holds_floating_point_numbers_is_normalised():
+    inner = Scripted(4)
+    env = normalise_obs(inner)
+    _, first, seen = play(env, 5)
+    for name in ("image", "room"):
+        np.testing.assert_array_equal(seen.obs[name], inner.script["obs"][name][:, 1:6])
+        np.testing.assert_array_equal(first[name], inner.script["obs"][name][:, 0])
+        assert env.observation_space[name] == inner.observation_space[name]
+    assert env.observation_space["place"] == gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+
+
+def test_what_never_changes_becomes_zero():
+    _, _, seen = play(normalise_obs(Scripted(4, 12345.6, 0.0)), 9, merge_every=3)
+    assert not seen.obs["place"].any()
+
+
+def test_nothing_to_normalise_is_refused():
+    @dataclass(frozen=True)
+    class Images(Scripted):
+        observation_space = gym.spaces.Box(0, 255, (4, 4), np.uint8)
+
+    with pytest.raises(WeftError, match="no part of Box.* holds floating-point numbers"):
+        normalise_obs(Images(2))
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.9, 0.99])
+def test_rewards_are_in_units_of_the_deviation_of_returns(gamma):
+    inner = Scripted(5)
+    state, _, seen = play(normalise_reward(inner, gamma=gamma), merge_every=20)
+    known, returns = state.memory.moments.known, returns_by_hand(inner, gamma)
+    np.testing.assert_allclose(known.mean[0], returns.mean(), rtol=1e-5)
+    np.testing.assert_allclose(known.variance[0], returns.var(), rtol=1e-5)
+    raw = inner.script["reward"]
+    np.testing.assert_allclose(seen.reward[:, :20], np.clip(raw[:, :20], -10, 10))
+    scale = seen.reward[:, 40:] / np.where(raw[:, 40:] == 0, 1, raw[:, 40:])
+    assert np.ptp(scale[raw[:, 40:] != 0]) < 1e-6 and not seen.reward[:, 40:][raw[:, 40:] == 0].any()
+
+
+@pytest.mark.parametrize("wrapped", [normalise_reward, clip_reward])
+def test_episodes_report_the_rewards_that_the_environment_gave(wrapped):
+    _, plain = Scripted(4).episodes(play(Scripted(4))[0])
+    env = wrapped(Scripted(4))
+    _, metrics = env.episodes(play(env)[0])
+    assert jax.tree.all(jax.tree.map(np.array_equal, plain, metrics)) and "rows" in metrics
+
+
+@pytest.mark.parametrize("gamma", [-0.1, 1.1])
+def test_a_discount_lies_between_zero_and_one(gamma):
+    with pytest.raises(WeftError, match="gamma is"):
+        normalise_reward(Scripted(2), gamma=gamma)
+
+
+@pytest.mark.parametrize("wrapped", [normalise_obs, normalise_reward])
+def test_knowledge_is_what_has_no_batch_axis_and_changes_in_episodes_alone(wrapped, key):
+    envs = wrapped(Scripted(4)), wrapped(Scripted(6))
+    states = [jax.eval_shape(env.reset, key)[0] for env in envs]
+    same = jax.tree.leaves(jax.tree.map(lambda a, b: a.shape == b.shape, *states))
+    before, after = envs[0].reset(key)[0], play(envs[0], 5)[0]
+    moments = [getattr(state.memory, "moments", state.memory) for state in (before, after)]
+    assert sum(same) == len(jax.tree.leaves(moments[0].known)) == 3
+    assert jax.tree.all(jax.tree.map(np.array_equal, moments[0].known, moments[1].known))
+    assert not np.array_equal(moments[0].gathered.count, moments[1].gathered.count)
+
+
+def test_a_restart_keeps_what_was_learned(key):
+    env, other = (normalise_obs(normalise_reward(Scripted(n, 50.0, 9.0))) for n in (4, 3))
+    trained, _, _ = play(env, 20, merge_every=20)
+    state, obs = restart(other, key, trained)
+    assert jax.tree.all(jax.tree.map(np.array_equal, state.memory.known, trained.memory.known))
+    known = trained.inner.memory.moments.known
+    assert jax.tree.all(jax.tree.map(np.array_equal, state.inner.memory.moments.known, known))
+    data, raw = counted(Scripted(4, 50.0, 9.0), 20), Scripted(3, 50.0, 9.0).script["obs"]["place"][:, 0]
+    np.testing.assert_allclose(obs["place"], (raw - data.mean(axis=0)) / data.std(axis=0), rtol=1e-4, atol=1e-4)
+    assert state.memory.gathered.count.tolist() == [1.0] * 3
+
+
+def test_merging_nothing_changes_nothing():
+    values = (jnp.ones((2, 3)),)
+    moments = Moments.start(values, mean=(jnp.full(3, 7.0),))
+    for known in (moments.merge().known, moments.add(values, where=jnp.zeros(2, bool)).merge().known):
+        assert jax.tree.all(jax.tree.map(np.array_equal, known, moments.known))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch(Algorithm):
+    """Steps environments, and gives every row its own replica's idea of what is known."""
+
+    num_envs: int = 4
+
+    def init(self, env: Any, key: jax.Array) -> Any:
+        env_state, obs = env.reset(key)
+        return {"env": env_state, "obs": obs, "known": self.known(env, env_state), "iteration": jnp.zeros((), int)}
+
+    def step(self, env: Any, state: Any) -> tuple[Any, dict[str, Mean]]:
+        def tick(carry: Any, _: Any) -> tuple[Any, None]:
+            env_state, obs = carry
+            env_state, timestep = env.step(env_state, self.act(obs), jax.random.key(0))
+            return (env_state, timestep.obs), None
+
+        (env_state, obs), _ = jax.lax.scan(tick, (state["env"], state["obs"]), length=10)
+        env_state, metrics = env.episodes(env_state)
+        known, iteration = self.known(env, env_state), self.learn(state["iteration"])
+        return {"env": env_state, "obs": obs, "known": known, "iteration": iteration}, metrics
+
+    @fragment
+    def act(self, obs: Any) -> jax.Array:
+        return jnp.zeros_like(obs["room"])
+
+    @fragment
+    def learn(self, iteration: jax.Array) -> jax.Array:
+        return iteration + 1
+
+    @fragment(name="env.known")
+    def known(self, env: Any, env_state: Any) -> Any:
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (env.num_envs, *leaf.shape)), env_state.memory.known)
+
+
+@pytest.mark.parametrize(
+    "layout", ["fused", "fused:devices=2", "allreduce:workers=2", "actors:actors=2", "actors:actors=4", "seed:envs=2"]
+)
+def test_every_replica_knows_what_all_of_them_saw(layout):
+    def env(num_envs):
+        return normalise_obs(normalise_reward(Scripted(num_envs, 1e4, 1.0)))
+
+    known, data = run(Watch(), env, layout, 3)["known"], counted(Scripted(4, 1e4, 1.0), 30)
+    assert all((np.asarray(leaf) == np.asarray(leaf)[0]).all() for leaf in jax.tree.leaves(known))
+    assert known.count[0] == len(data)
+    np.testing.assert_allclose(known.mean[0][0], data.mean(axis=0), rtol=1e-6, atol=1e-5)
+    np.testing.assert_allclose(known.variance[0][0], data.var(axis=0), rtol=2e-5)
+
+
+def run(algo, env, layout, iterations):
+    """The state after some iterations."""
+    plan = Plan.of(algo, env, layout)
+    return Local(plan.project(), limit=60.0).run(plan.init(0), iterations)
+
+
+def wrapped_cart_pole(num_envs):
+    return normalise_reward(normalise_obs(make("gymnax:CartPole-v1", num_envs)))
+
+
+@pytest.mark.parametrize("layout", ["actors", "seed", "allreduce"])
+def test_layouts_of_one_replica_change_no_bit(layout):
+    assert weft.check(PPO(**SMALL), wrapped_cart_pole, layout=layout, iterations=3).identical
+
+
+@pytest.mark.parametrize("layout", ["fused:devices=2", "allreduce:workers=2", "actors:actors=2", "seed:envs=2"])
+def test_ppo_trains_in_every_layout(layout):
+    known = run(PPO(**SMALL), wrapped_cart_pole, layout, 3).env.inner.memory.known
+    assert known.count == 4 + 3 * 4 * 8 and np.isfinite(known.variance[0]).all()
