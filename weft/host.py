@@ -31,6 +31,8 @@ from weft.fragment import FRAGMENT, HOST, marked
 
 T = TypeVar("T")
 
+ONE = np.uint32(1)
+
 
 def new_token(num_envs: int) -> jax.Array:
     """A token before its first call: the number of calls so far, for each environment that a replica may get."""
@@ -44,14 +46,21 @@ def host_call(function: Callable[..., Any], result: Any, token: jax.Array, *args
     `name`. It may be called from another thread than the last time, but never from two at once.
     """
 
-    def called(token: Any, *args: Any) -> Any:
-        return np.asarray(token) + np.uint32(1), _like(result, function(token, *args), name)
+    leaves, treedef = jax.tree.flatten((token, *args))
+    declared, structure = jax.tree.flatten(result)
+    expected = [(tuple(aval.shape), np.dtype(aval.dtype)) for aval in declared]
 
-    def body(*args: Any) -> Any:
-        return io_callback(called, (jax.ShapeDtypeStruct(token.shape, token.dtype), result), *args)
+    def called(*leaves: Any) -> list[Any]:
+        token, *args = treedef.unflatten([np.asarray(leaf) for leaf in leaves])
+        arrays = _flat(function(token, *args), structure, expected, name)
+        return [token + ONE, *arrays]
 
-    arrays = jax.tree.map(jnp.asarray, (token, *args))
-    return marked(FRAGMENT + name, marked(HOST + name, body))(*arrays)
+    def body(*leaves: Any) -> Any:
+        return io_callback(called, [jax.ShapeDtypeStruct(token.shape, token.dtype), *declared], *leaves)
+
+    call = marked(FRAGMENT + name, marked(HOST + name, body))
+    token, *results = call(*[jnp.asarray(leaf) for leaf in leaves])
+    return token, structure.unflatten(results)
 
 
 class Objects:
@@ -116,17 +125,15 @@ _of_process = Objects()
 _current: ContextVar[Objects] = ContextVar("objects", default=_of_process)  # noqa: B039, shared by design
 
 
-def _like(expected: Any, result: Any, name: str) -> Any:
-    """The result as arrays, refused where it is not what was declared."""
+def _flat(result: Any, structure: Any, expected: list[tuple[tuple[int, ...], np.dtype]], name: str) -> list[Any]:
+    """The result as a list of arrays, refused where it is not what was declared."""
     leaves, treedef = jax.tree.flatten(result)
-    declared, structure = jax.tree.flatten(expected)
     if treedef != structure:
         raise WeftError(f"host code {name!r} returned {treedef}, but it declares {structure}")
     arrays = [np.asarray(leaf) for leaf in leaves]
-    for array, aval in zip(arrays, declared, strict=True):
-        if (array.shape, array.dtype) != (aval.shape, aval.dtype):
+    for array, (shape, dtype) in zip(arrays, expected, strict=True):
+        if array.shape != shape or array.dtype != dtype:
             raise WeftError(
-                f"host code {name!r} returned {array.dtype}{list(array.shape)} where it declares "
-                f"{aval.dtype}{list(aval.shape)}"
+                f"host code {name!r} returned {array.dtype}{list(array.shape)} where it declares {dtype}{list(shape)}"
             )
-    return jax.tree.unflatten(structure, arrays)
+    return arrays

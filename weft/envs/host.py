@@ -92,7 +92,7 @@ class HostEnv:
 
 def _reset(game: Game, token: Any, seeds: Any) -> Any:
     first = objects().number(len(seeds))
-    names = np.stack([np.arange(first, first + len(seeds), dtype=np.uint32), np.asarray(seeds)], axis=1)
+    names = np.stack([np.arange(first, first + len(seeds), dtype=np.uint32), seeds], axis=1)
     playing = _Playing.start(game, names, calls=1)
     objects().keep(names.tobytes(), playing)
     return names, playing.first
@@ -100,7 +100,7 @@ def _reset(game: Game, token: Any, seeds: Any) -> Any:
 
 def _step(game: Game, token: Any, names: Any, action: Any, last: Any) -> Any:
     pool = _pool(game, token, names)
-    stepped = pool.step(jax.tree.map(np.asarray, action), None if last is None else np.asarray(last))
+    stepped = pool.step(action, last)
     flags: Any = stepped.reward, stepped.terminated, stepped.truncated
     return TimeStep(stepped.obs, *flags, stepped.final_obs, cast(Any, stepped.valid))
 
@@ -135,8 +135,8 @@ class _Playing:
 
 def _pool(game: Game, token: Any, names: Any) -> Pool:
     """The pool of exactly these rows, as far as the token says."""
-    key, calls = np.asarray(names).tobytes(), int(np.asarray(token)[0])
-    playing = objects().get(key) or _share(game, key, np.asarray(names))
+    key, calls = names.tobytes(), int(token[0])
+    playing = objects().get(key) or _share(game, key, names)
     if playing.calls != calls:
         raise WeftError(
             f"the state of {game.name} is from its call {calls}, but the environments have gone on to {playing.calls}: "

@@ -50,6 +50,15 @@ class Devices:
         return _stack(steps, axis=0)
 
 
+def run_inline() -> None:
+    """Let compiled runs on the CPU run in the thread that calls them.
+
+    Handing each over to a thread of XLA's costs more than a small run itself: 55 us instead of 19 for a policy of two
+    layers of 64, and three times as much between steps of an environment. Without effect once JAX has met its devices.
+    """
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+
 def device_mesh(count: int) -> Mesh:
     """A mesh of the first `count` devices."""
     devices = jax.devices()

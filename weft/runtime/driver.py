@@ -24,6 +24,7 @@ from weft.metrics import Mean
 from weft.project.project import Projection, project
 from weft.report.returns import Returns
 from weft.report.update import Observer, Update
+from weft.runtime.devices import run_inline
 from weft.runtime.local import Local
 from weft.runtime.once import compile_once
 
@@ -67,6 +68,7 @@ class Plan:
     @classmethod
     def of(cls, algo: Algorithm, env: EnvSpec, layout: Layout | str | None) -> "Plan":
         """Resolve names; `env` is a spec or a function from a number of environments to an `Env`."""
+        run_inline()
         if isinstance(layout, str) or layout is None:
             layout = catalogue.parse(layout or "fused")
         return cls(algo, partial(envs.make, env) if isinstance(env, str) else env, layout)
