@@ -50,6 +50,7 @@ class Block:
         actions: Actions,
         restart: bool = False,
         restarts: Sequence[int] | None = None,
+        steps: int = 0,
     ) -> None:
         self.restarts = list(restarts) if restarts is not None else [0] * len(seeds)
         """How often each environment was started again: it is part of its seed."""
@@ -59,9 +60,9 @@ class Block:
         self._restart = restart
         self._envs: list[gym.Env | None] = [None] * len(seeds)
         self._step: list[Callable[[Any], Any]] = [_not_made] * len(seeds)
-        self._since = [0] * len(seeds)
+        self._since = [steps] * len(seeds)
         self._unproven: dict[int, int] = {}
-        self._steps = 0
+        self._steps = steps
         self._last: list[np.ndarray] = []
 
     def reset(self, out: list[np.ndarray]) -> None:
@@ -87,7 +88,7 @@ class Block:
                 self._run(actions, lasts, out, rewards, ends)
             except Broken:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 row = len(rewards)
                 ends.append(self._fail(row, _say(error), error, out))
                 rewards.append(0.0)
@@ -127,7 +128,7 @@ class Block:
         try:
             obs, info = env.reset()
             self._fields.write_first(out, row, obs, info)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             # The episode that ended is whole all the same: only the next one needs another environment.
             self._give_up(row, _say(error), error)
             self._start(row, out)
@@ -153,7 +154,7 @@ class Block:
                 rewards[row] = 0.0
         return np.array(rewards, np.float64)
 
-    def _fail(self, row: int, reason: str, error: Exception | None, out: list[np.ndarray]) -> End:
+    def _fail(self, row: int, reason: str, error: BaseException | None, out: list[np.ndarray]) -> End:
         """Give the row's episode up and start its environment again."""
         broken = self._give_up(row, reason, error)
         final = [array[row].copy() for array in self._last]
@@ -165,7 +166,7 @@ class Block:
         while True:
             try:
                 return self._start_once(row, out)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 self._give_up(row, _say(error), error)
 
     def _start_once(self, row: int, out: list[np.ndarray]) -> None:
@@ -177,7 +178,7 @@ class Block:
         if any(has_nan(array[row]) for array in out):
             raise ValueError("NaN in the first observation")
 
-    def _give_up(self, row: int, reason: str, error: Exception | None) -> Broken:
+    def _give_up(self, row: int, reason: str, error: BaseException | None) -> Broken:
         """Discard a row's environment, or raise where it may not be started again (any more)."""
         seed = reseeded(self._seeds[row], self.restarts[row])
         broken = Broken(row, seed, self._steps, self._steps - self._since[row], reason)
@@ -215,7 +216,8 @@ def reseeded(seed: int, restarts: int) -> int:
 
 def _bad_reward(given: Any) -> str | None:
     try:
-        number = np.asarray(given, np.float64)
+        # Where NumPy is told to make a number of None it makes NaN.
+        number = np.asarray("none" if given is None else given, np.float64)
     except (TypeError, ValueError):
         return f"the reward is {given!r}, not a number"
     if number.shape != ():
@@ -230,7 +232,7 @@ def _bad_row(out: list[np.ndarray], row: int, action: list[np.ndarray]) -> str |
     return f"NaN in the observation{also}"
 
 
-def _say(error: Exception) -> str:
+def _say(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

@@ -20,11 +20,13 @@ import gymnasium as gym
 from gymnasium.envs import registration
 
 from weft.envs import source
+from weft.envs.choice import chosen, worker_count
 from weft.envs.host import HostEnv
 from weft.envs.inprocess import InProcess
 from weft.envs.options import Options
 from weft.envs.pool import Pool
 from weft.envs.source import Source
+from weft.envs.workers import Workers
 
 DESCRIPTIONS = {
     "CartPole": "balance a pole on a cart; 500 steps at most",
@@ -81,16 +83,19 @@ class GymGame:
         return self.source.action_space
 
     def pool(self, indices: Sequence[int], seeds: Sequence[int]) -> Pool:
-        return InProcess(
-            self.name,
-            self.source.factory(),
-            observation_space=self.observation_space,
-            action_space=self.action_space,
-            indices=indices,
-            seeds=seeds,
-            masked=self.source.masked,
-            restart=self.options.on_error == "restart",
-        )
+        kind = chosen(self.source, self.options, len(seeds))
+        common: dict[str, Any] = {
+            "observation_space": self.observation_space,
+            "action_space": self.action_space,
+            "indices": indices,
+            "seeds": seeds,
+            "masked": self.source.masked,
+            "restart": self.options.on_error == "restart",
+        }
+        if kind == "inprocess":
+            return InProcess(self.name, self.source.factory(), **common)
+        count = worker_count(self.options, len(seeds))
+        return Workers(self.name, self.source.factory(), **common, workers=count, timeout=self.options.timeout)
 
 
 def make(env_id: str, num_envs: int, **options: Any) -> HostEnv:

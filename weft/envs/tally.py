@@ -46,6 +46,10 @@ class Tally:
         self._running[row] = 0.0
         self._start[row] = self._steps
 
+    def length(self, row: int) -> int:
+        """How many steps the row's episode has had so far."""
+        return self._steps - self._start[row]
+
     def take(self) -> Totals:
         """The sums so far, which then start again from nothing."""
         totals = Totals(

@@ -1,0 +1,314 @@
+"""Environments that go wrong: who is named, what is dropped, what goes on, and what remains of their processes."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+
+from tests.envs import games
+from tests.envs.walks import SEEDS, actions, game
+from weft.envs.failures import EnvFailed
+from weft.errors import WeftError
+
+KINDS = {"inprocess": {"vector": "inprocess"}, "workers": {"vector": "workers", "workers": 2, "timeout": 0.5}}
+AT = 3
+REASONS = {
+    games.Raising: "ValueError: out of paint",
+    games.Leaving: "SystemExit: 3",
+    games.NaNObservation: "NaN in the observation",
+    games.NaNReward: "the reward is NaN",
+    games.NaNAtTheEnd: "NaN in the observation or the reward",
+    games.WrongShape: r"the observation has the shape \(1,\), not \(2,\)",
+    games.WrongStructure: r"the observation is a dict of 'obs', not numbers of shape \(2,\)",
+    games.TooFew: r"ValueError: not enough values to unpack \(expected 5, got 4\)",
+    games.NoReward: "the reward is None, not a number",
+}
+DEADLY = {
+    games.Dying: "its worker process was killed by SIGKILL",
+    games.Hanging: "it did not come back within 0.5 seconds, and its worker process was killed",
+}
+INDICES = (40, 41, 42)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return KINDS[request.param]
+
+
+@pytest.fixture
+def opened():
+    """Pools that are closed after the test."""
+    pools = []
+
+    def start(made, seeds=SEEDS):
+        pools.append(made.pool(INDICES[: len(seeds)], seeds))
+        pools[-1].reset()
+        return pools[-1]
+
+    yield start
+    for pool in pools:
+        pool.close()
+
+
+def secrets_odd(seed):
+    """Whether an environment of a seed starts with an odd secret: those of `odd_only` games fail."""
+    env = games.Counting()
+    env.reset(seed=seed)
+    return bool(env.secret % 2)
+
+
+def seeds_with_one_odd():
+    """Seeds of which only the second makes an environment that fails."""
+    even = [seed for seed in range(100) if not secrets_odd(seed)]
+    odd = next(seed for seed in range(100) if secrets_odd(seed))
+    return even[0], odd, even[1]
+
+
+def step_until(pool, space, seeds, length):
+    return [pool.step(action, None) for action in actions(space, seeds, length)]
+
+
+@pytest.mark.parametrize("maker", REASONS)
+def test_a_failure_names_the_environment_and_the_cause(maker, kind, opened):
+    made = game(maker, at=AT, odd_only=True, **kind)
+    seeds = seeds_with_one_odd()
+    pool = opened(made, seeds)
+    step_until(pool, made.action_space, seeds, AT - 1)
+    where = rf"{maker.__name__}: environment 41 \(seed {seeds[1]}\) failed at its step 3 \(3 of the episode\): "
+    with pytest.raises(EnvFailed, match=where + f".*{REASONS[maker]}") as caught:
+        step_until(pool, made.action_space, seeds, 1)
+    assert "\n" not in str(caught.value)
+    if maker is games.Raising:
+        assert isinstance(caught.value.__cause__, ValueError) and str(caught.value.__cause__) == "out of paint"
+
+
+@pytest.mark.parametrize("maker", DEADLY)
+def test_a_lost_worker_names_the_environment_and_the_cause(maker, opened):
+    made = game(maker, at=AT, odd_only=True, **KINDS["workers"])
+    seeds = seeds_with_one_odd()
+    pool = opened(made, seeds)
+    step_until(pool, made.action_space, seeds, AT - 1)
+    where = rf"environment 41 \(seed {seeds[1]}\) failed at its step 3 \(3 of the episode\): "
+    with pytest.raises(EnvFailed, match=where + DEADLY[maker]):
+        step_until(pool, made.action_space, seeds, 1)
+    assert not pool.pids
+
+
+@pytest.mark.parametrize("maker", REASONS)
+def test_a_restart_drops_one_episode_and_leaves_the_others_alone(maker, kind, opened):
+    seeds = seeds_with_one_odd()
+    made = game(maker, at=AT, odd_only=True, on_error="restart", **kind)
+    well = game(games.Never, **kind)
+    pool, twin = opened(made, seeds), opened(well, seeds)
+    steps = step_until(pool, made.action_space, seeds, AT + 2)
+    expected = step_until(twin, made.action_space, seeds, AT + 2)
+    for step, other in zip(steps, expected, strict=True):
+        for row in (0, 2):
+            assert (step.obs[row] == other.obs[row]).all() and step.reward[row] == other.reward[row]
+    failing = steps[AT - 1]
+    assert failing.valid.tolist() == [True, False, True]
+    assert failing.truncated.tolist() == [False, True, False] and not failing.terminated.any()
+    assert failing.reward[1] == 0 and failing.obs[1, 1] == 0
+    assert (failing.final_obs[1] == steps[AT - 2].obs[1]).all()
+    assert (failing.final_obs[[0, 2]] == failing.obs[[0, 2]]).all()
+    assert steps[AT].obs[1, 1] == 1 and steps[AT].valid.all()
+    totals = pool.episodes()
+    assert totals.dropped.tolist() == [0, 1, 0] and totals.finished.sum() == 0
+
+
+@pytest.mark.parametrize("maker", DEADLY)
+def test_a_lost_worker_costs_the_episodes_of_its_block(maker, opened):
+    seeds = seeds_with_one_odd()
+    made = game(maker, at=AT, odd_only=True, on_error="restart", **KINDS["workers"])
+    pool = opened(made, seeds)
+    assert len(pool.pids) == 2
+    steps = step_until(pool, made.action_space, seeds, AT)
+    lost = ~steps[-1].valid
+    assert lost.tolist() == [False, True, True]
+    assert steps[-1].truncated.tolist() == lost.tolist() and not steps[-1].reward[lost].any()
+    assert (steps[-1].final_obs[lost] == steps[-2].obs[lost]).all()
+    assert steps[-1].obs[:, 1].tolist() == [AT, 0, 0]
+    assert pool.episodes().dropped.tolist() == [0, 1, 1]
+
+
+def test_a_new_environment_is_seeded_alike_whoever_runs_it(opened):
+    seeds = seeds_with_one_odd()
+    found = []
+    for options in KINDS.values():
+        made = game(games.Raising, at=AT, odd_only=True, on_error="restart", **options)
+        pool = opened(made, seeds)
+        found.append(np.stack([step.obs for step in step_until(pool, made.action_space, seeds, 9)]))
+    assert (found[0] == found[1]).all()
+
+
+def test_restarts_that_never_help_end_in_an_error(kind, opened):
+    made = game(games.Raising, at=1, on_error="restart", **kind)
+    pool = opened(made, (1,))
+    step_until(pool, made.action_space, (1,), 3)
+    with pytest.raises(EnvFailed, match="out of paint"):
+        step_until(pool, made.action_space, (1,), 1)
+    assert pool.episodes().dropped.tolist() == [3]
+
+
+def test_restarts_that_help_for_a_while_go_on_for_ever(kind, opened):
+    made = game(games.Raising, at=2, on_error="restart", **kind)
+    pool = opened(made, (1,))
+    step_until(pool, made.action_space, (1,), 20)
+    assert pool.episodes().dropped.tolist() == [10]
+
+
+def test_workers_that_never_live_end_in_an_error(opened):
+    made = game(games.Dying, at=1, on_error="restart", **KINDS["workers"])
+    pool = opened(made, (1,))
+    step_until(pool, made.action_space, (1,), 3)
+    with pytest.raises(EnvFailed, match="SIGKILL"):
+        step_until(pool, made.action_space, (1,), 1)
+
+
+def test_an_environment_that_cannot_be_made_is_named():
+    games.NotMade.made = 0
+    made = game(games.NotMade, vector="inprocess")
+    with pytest.raises(EnvFailed, match=r"environment 40 \(seed 11\) failed before its first step: .*no licence left"):
+        made.pool(INDICES, SEEDS).reset()
+
+
+def test_a_reset_that_fails_is_named(kind, opened):
+    made = game(games.BadReset, **kind)
+    pool = opened(made)
+    with pytest.raises(EnvFailed, match="environment 40 .* at its step 5 .*RuntimeError: stuck"):
+        step_until(pool, made.action_space, SEEDS, games.LENGTH)
+
+
+def test_an_episode_that_ended_counts_though_its_environment_could_not_go_on(kind, opened):
+    made = game(games.BadReset, on_error="restart", **kind)
+    pool = opened(made)
+    steps = step_until(pool, made.action_space, SEEDS, games.LENGTH)
+    assert steps[-1].terminated.all() and steps[-1].valid.all()
+    totals = pool.episodes()
+    assert totals.finished.tolist() == [1, 1, 1] and totals.dropped.tolist() == [0, 0, 0]
+
+
+def test_a_type_that_would_lose_everything_is_refused():
+    made = game(games.FloatImage, vector="inprocess")
+    with pytest.raises(EnvFailed, match="the observation is float32, which cannot become uint8"):
+        made.pool(INDICES, SEEDS).reset()
+
+
+def test_a_game_that_fails_at_once_is_refused_when_it_is_made():
+    def broken():
+        raise OSError("no display")
+
+    with pytest.raises(EnvFailed, match="broken cannot be made: OSError: no display"):
+        game(broken)
+    with pytest.raises(WeftError, match="which is not a gymnasium.Env"):
+        game(lambda: 3)
+
+
+def test_what_cannot_be_pickled_is_refused_with_advice():
+    lock = __import__("threading").Lock()
+
+    def locked():
+        assert lock
+        return games.Counting()
+
+    with pytest.raises(WeftError, match="cannot be sent to worker processes: .*; use vector=inprocess"):
+        game(locked, vector="workers").pool(INDICES, SEEDS)
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def gone_soon(pids, seconds=8.0):
+    deadline = time.monotonic() + seconds
+    while any(map(alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not any(map(alive, pids))
+
+
+def open_files():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_nothing_remains_after_closing():
+    made = game(games.Terminating, **KINDS["workers"])
+    before, shared = open_files(), set(os.listdir("/dev/shm"))
+    pool = made.pool(INDICES, SEEDS)
+    pool.reset()
+    pids = pool.pids
+    assert all(map(alive, pids)) and open_files() > before
+    pool.close()
+    # Ended and waited for: a zombie would still have an entry.
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+    assert open_files() == before and set(os.listdir("/dev/shm")) == shared
+    with pytest.raises(WeftError, match="closed"):
+        pool.step(np.zeros(3, np.int32), None)
+
+
+def test_nothing_remains_of_a_pool_that_was_forgotten():
+    before = open_files()
+    pool = game(games.Terminating, **KINDS["workers"]).pool(INDICES, SEEDS)
+    pool.reset()
+    pids = pool.pids
+    del pool
+    gc.collect()
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids) and open_files() == before
+
+
+def test_nothing_remains_after_an_interrupt(opened, monkeypatch):
+    made = game(games.Terminating, **KINDS["workers"])
+    pool = opened(made)
+    pids = pool.pids
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pool, "_stepped", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        step_until(pool, made.action_space, SEEDS, 1)
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+PARENT = """
+    import sys, time
+    import numpy as np
+    from tests.envs import games
+    from tests.envs.walks import game
+
+    pool = game(games.{maker}, at=2, vector="workers", workers=2).pool(range(2), [1, 2])
+    pool.reset()
+    print(*pool.pids, flush=True)
+    action = np.zeros(2, np.int32)
+    pool.step(action, None)
+    pool.step(action, None)
+"""
+
+
+@pytest.mark.parametrize(("maker", "end"), [("Hanging", signal.SIGKILL), ("Hanging", signal.SIGINT)])
+def test_workers_leave_with_their_parent_even_in_the_middle_of_a_step(maker, end):
+    command = [sys.executable, "-c", textwrap.dedent(PARENT.format(maker=maker))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(pids) == 2
+        time.sleep(0.3)
+        assert all(map(alive, pids))
+        parent.send_signal(end)
+        parent.wait(20)
+    assert gone_soon(pids)
+
+
+def test_a_worker_loads_neither_weft_nor_jax():
+    pool = game(games.Modules, vector="workers", workers=1).pool(range(1), [1])
+    assert pool.reset().tolist() == [[0, 0]]
+    pool.close()

@@ -1,0 +1,162 @@
+"""What every pool must hold to, whatever runs its environments; a new kind of pool is one more entry in `KINDS`."""
+
+import jax
+import numpy as np
+import pytest
+
+from tests.envs import games
+from tests.envs.walks import SEEDS, actions, by_hand, game, played, row_of, same, walk
+
+KINDS = {"inprocess": {"vector": "inprocess"}, "workers": {"vector": "workers", "workers": 2}}
+LENGTH = 23
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return KINDS[request.param]
+
+
+def finals(made, row, length=LENGTH):
+    """By step, what an environment says for itself at the end of an episode: its return and its last observation."""
+    told = by_hand(made, SEEDS[row], length)
+    return {t: (info["total"], obs) for t, (obs, _, over, cut, info) in enumerate(told) if over or cut}
+
+
+def shown(made, step, name):
+    """A field of a step without the mask that belongs to the observation."""
+    value = getattr(step, name)
+    return value["observation"] if made.source.masked else value
+
+
+@pytest.mark.parametrize("maker", games.GOOD)
+def test_all_kinds_give_the_same_stream(maker):
+    walks = [played(game(maker, **options)) for options in KINDS.values()]
+    first, steps, totals = walks[0]
+    for other_first, other_steps, other_totals in walks[1:]:
+        assert same(other_first, first)
+        assert all(same(vars(a), vars(b)) for a, b in zip(other_steps, steps, strict=True))
+        assert same(vars(other_totals), vars(totals))
+
+
+@pytest.mark.parametrize("maker", games.GOOD)
+def test_rewards_and_ends_are_those_of_the_environment(maker, kind):
+    made = game(maker, **kind)
+    _, steps, _ = played(made)
+    for row, seed in enumerate(SEEDS):
+        for step, (_, reward, over, cut, _) in zip(steps, by_hand(made, seed, LENGTH), strict=True):
+            assert step.reward[row] == np.float32(reward)
+            assert step.terminated[row] == over and step.truncated[row] == (cut and not over)
+            assert step.valid[row]
+
+
+@pytest.mark.parametrize("maker", games.GOOD)
+def test_the_final_observation_is_the_last_of_the_episode(maker, kind):
+    made = game(maker, **kind)
+    _, steps, _ = played(made)
+    for row in range(len(SEEDS)):
+        ends = finals(made, row)
+        for t, step in enumerate(steps):
+            final = jax.tree.map(lambda array, row=row: array[row], shown(made, step, "final_obs"))
+            if t in ends:
+                assert jax.tree.all(jax.tree.map(np.array_equal, final, ends[t][1]))
+            else:
+                assert same(row_of(step, row)["final_obs"], row_of(step, row)["obs"])
+
+
+@pytest.mark.parametrize("maker", games.GOOD)
+def test_totals_equal_what_the_environments_say_of_themselves(maker, kind):
+    made = game(maker, **kind)
+    _, _, totals = played(made)
+    for row in range(len(SEEDS)):
+        ends = finals(made, row)
+        np.testing.assert_allclose(totals.returns[row], sum(total for total, _ in ends.values()), rtol=1e-6)
+        assert totals.finished[row] == len(ends) and totals.dropped[row] == 0
+        assert totals.lengths[row] == max(ends, default=-1) + 1
+
+
+def test_totals_are_taken_out_once(kind):
+    made = game(games.Terminating, **kind)
+    pool = made.pool(range(2), SEEDS[:2])
+    walk(pool, made.action_space, SEEDS[:2], 2 * games.LENGTH + 1)
+    assert pool.episodes().finished.tolist() == [2, 2]
+    assert pool.episodes().finished.tolist() == [0, 0]
+    pool.close()
+
+
+@pytest.mark.parametrize("maker", [games.Uneven, games.Nested, games.Reusing])
+def test_a_row_depends_on_its_seed_alone(maker, kind):
+    made = game(maker, **kind)
+    seeds = (5, 11, 6, 22, 7)
+    _, together, _ = played(made, seeds)
+    for row, seed in enumerate(seeds):
+        _, alone, _ = played(game(maker, vector="inprocess"), (seed,))
+        assert all(same(row_of(a, row), row_of(b, 0)) for a, b in zip(together, alone, strict=True))
+
+
+@pytest.mark.parametrize("maker", [games.Truncating, games.Reusing, games.Nested])
+def test_what_was_handed_out_never_changes(maker, kind):
+    made = game(maker, **kind)
+    pool = made.pool(range(2), SEEDS[:2])
+    handed = [pool.reset()]
+    copies = [jax.tree.map(np.copy, handed[0])]
+    for action in actions(made.action_space, SEEDS[:2], 12):
+        handed.append(vars(pool.step(action, None)))
+        copies.append(jax.tree.map(np.copy, handed[-1]))
+    assert all(same(a, b) for a, b in zip(handed, copies, strict=True))
+    pool.close()
+
+
+def test_nothing_is_copied_for_final_observations_while_nothing_ends(kind):
+    made = game(games.Never, **kind)
+    _, steps, _ = played(made)
+    assert all(step.final_obs is step.obs for step in steps)
+
+
+def test_an_episode_can_be_cut_off_from_outside(kind):
+    made = game(games.Terminating, **kind)
+    pool = made.pool(range(3), SEEDS)
+    first = pool.reset()
+    given = actions(made.action_space, SEEDS, games.LENGTH)
+    pool.step(given[0], np.array([False, False, False]))
+    step = pool.step(given[1], np.array([True, False, True]))
+    assert step.truncated.tolist() == [True, False, True] and not step.terminated.any() and step.valid.all()
+    assert step.final_obs[:, 1].tolist() == [2, 2, 2] and step.obs[:, 1].tolist() == [0, 2, 0]
+    assert (step.final_obs[:, 0] == first[:, 0]).all() and step.obs[0, 0] != first[0, 0]
+    assert pool.episodes().lengths.tolist() == [2, 0, 2]
+    pool.close()
+
+
+def test_termination_wins_where_an_episode_is_cut_off_as_it_ends(kind):
+    made = game(games.OneStep, **kind)
+    pool = made.pool(range(2), SEEDS[:2])
+    pool.reset()
+    step = pool.step(np.zeros(2, np.int32), np.ones(2, bool))
+    assert step.terminated.all() and not step.truncated.any()
+    pool.close()
+
+
+@pytest.mark.parametrize("maker", [games.Masking, games.MaskingMany])
+def test_a_mask_in_info_becomes_part_of_the_observation(maker, kind):
+    made = game(maker, **kind)
+    first, steps, _ = played(made)
+    assert set(made.observation_space) == {"observation", "action_mask"}
+    for obs in (first, *(step.obs for step in steps), *(step.final_obs for step in steps)):
+        secret, time = obs["observation"].T.astype(int)
+        expected = [np.ones_like(time), time % 2, secret % 2]
+        if maker is games.MaskingMany:
+            expected = [np.ones_like(time), time % 2, np.ones_like(time), np.zeros_like(time), secret % 2]
+        np.testing.assert_array_equal(obs["action_mask"], np.stack(expected, axis=1))
+
+
+def test_types_are_those_that_a_device_computes_with(kind):
+    first, steps, totals = played(game(games.Wide, **kind))
+    assert first.dtype == steps[0].obs.dtype == steps[0].reward.dtype == np.float32
+    assert all(sums.dtype == np.float32 for sums in vars(totals).values())
+
+
+def test_closing_twice_is_harmless(kind):
+    pool = game(games.Terminating, **kind).pool(range(2), SEEDS[:2])
+    pool.reset()
+    pool.close()
+    pool.close()
+    game(games.Terminating, **kind).pool(range(2), SEEDS[:2]).close()
