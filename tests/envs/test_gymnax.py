@@ -3,8 +3,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from weft.envs import available, gymnax, make
+from weft.envs import gymnax, make
 from weft.envs.gymnax import GymnaxState
+from weft.errors import WeftError
 
 
 def near_the_limit(env, key, time):
@@ -49,9 +50,9 @@ def test_an_environment_first_used_inside_a_trace_leaks_nothing(key):
     np.testing.assert_array_equal(first, second)
 
 
-@pytest.mark.parametrize("spec", available())
-def test_every_available_environment_traces(spec, key):
-    env = make(spec, 2)
+@pytest.mark.parametrize("env_id", gymnax.available())
+def test_every_available_environment_traces(env_id, key):
+    env = gymnax.make(env_id, 2)
     state, _ = jax.eval_shape(env.reset, key)
     action = jax.ShapeDtypeStruct((2, *env.action_space.shape), jnp.float32 if env.action_space.shape else jnp.int32)
     next_state, step = jax.eval_shape(env.step, state, action, key)
@@ -94,3 +95,8 @@ def test_no_last_steps_is_the_same_as_none_given(key):
     state, _ = env.reset(key)
     given = [env.step(state, jnp.zeros(3, jnp.int32), key, last) for last in (None, jnp.zeros(3, bool))]
     assert jax.tree.all(jax.tree.map(np.array_equal, *given))
+
+
+def test_options_are_refused():
+    with pytest.raises(WeftError, match="gymnax:CartPole-v1 has no options, but was given vector"):
+        gymnax.make("CartPole-v1", 2, vector="inprocess")

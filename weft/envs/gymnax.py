@@ -129,10 +129,12 @@ class GymnaxEnv:
         return select(cut, fresh.inner, inner), timestep
 
 
-def make(env_id: str, num_envs: int) -> GymnaxEnv:
+def make(env_id: str, num_envs: int, **options: Any) -> GymnaxEnv:
     """`num_envs` copies of one gymnax environment; also of those that a user registered with gymnax."""
     if env_id not in available():
         raise unknown("gymnax environment", env_id, available())
+    if options:
+        raise WeftError(f"gymnax:{env_id} has no options, but was given {', '.join(options)}: leave them out")
     _load(env_id)
     return GymnaxEnv(env_id, num_envs)
 
