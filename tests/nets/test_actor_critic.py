@@ -8,7 +8,7 @@ import pytest
 from weft.errors import WeftError
 from weft.nets.actor_critic import ActorCritic
 from weft.nets.mlp import MLP, Linear
-from weft.ops.distributions import Categorical, DiagonalGaussian
+from weft.ops.distributions import Categorical, DiagonalGaussian, SquashedGaussian
 
 IMAGE = gym.spaces.Box(0, 1, (3, 2))
 ACTIONS = {"discrete": gym.spaces.Discrete(3), "continuous": gym.spaces.Box(-1, 1, (2,))}
@@ -96,6 +96,35 @@ def test_no_hidden_layer_is_the_identity_torso(key):
     assert build(ACTIONS["discrete"], key, hidden=()).value(jnp.ones((2, 3, 2))).shape == (2,)
 
 
-def test_other_observation_spaces_are_refused(key):
-    with pytest.raises(WeftError, match="must be a Box"):
-        ActorCritic(gym.spaces.Discrete(2), ACTIONS["discrete"], hidden=(8,), activation="tanh", shared=False, key=key)
+def test_a_masked_observation_masks_the_policy_and_leaves_the_value_alone(key):
+    masks = gym.spaces.MultiBinary(3)
+    space = gym.spaces.Dict(observation=IMAGE, action_mask=masks)
+    masked = ActorCritic(space, ACTIONS["discrete"], hidden=(8,), activation="tanh", shared=False, key=key)
+    plain = build(ACTIONS["discrete"], key, hidden=(8,))
+    image, mask = jax.random.normal(key, (4, 3, 2)), jnp.array([[1, 0, 1]] * 4, jnp.int8)
+    obs = {"observation": image, "action_mask": mask}
+    assert (jnp.exp(masked.policy(obs).log_prob(jnp.ones(4, jnp.int32))) == 0).all()
+    np.testing.assert_array_equal(masked.policy(obs).logits[:, ::2], plain.policy(image).logits[:, ::2])
+    np.testing.assert_array_equal(masked.value(obs), plain.value(image))
+    with pytest.raises(WeftError, match="4 entries for Discrete"):
+        wrong = gym.spaces.Dict(observation=IMAGE, action_mask=gym.spaces.MultiBinary(4))
+        ActorCritic(wrong, ACTIONS["discrete"], hidden=(8,), activation="tanh", shared=False, key=key)
+
+
+def test_a_squashed_policy_keeps_its_bounds(key):
+    settings = {"hidden": (8,), "activation": "tanh", "shared": True, "key": key}
+    net = ActorCritic(IMAGE, ACTIONS["continuous"], **settings, squash=True)
+    policy = net.policy(jnp.ones((4, 3, 2)))
+    assert isinstance(policy, SquashedGaussian)
+    assert jnp.abs(policy.sample(jnp.full((4, 2), 100.0))).max() <= 1
+
+
+def test_a_net_on_images_learns_in_one_step_what_plain_jax_asks(key):
+    image = gym.spaces.Box(0, 255, (36, 36, 1), np.uint8)
+    settings = {"hidden": (), "activation": "relu", "shared": True, "key": key}
+    net = ActorCritic(image, ACTIONS["discrete"], **settings)
+    obs = jnp.full((2, 3, 36, 36, 1), 100, jnp.uint8)
+    assert net.actor_torso.size == 512 and net.value(obs).shape == (2, 3)
+    loss, grads = jax.value_and_grad(objective)(net, obs)
+    lower = jax.tree.map(lambda p, g: p - 1e-4 * g, net, grads)
+    assert objective(lower, obs) < loss

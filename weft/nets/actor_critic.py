@@ -7,49 +7,66 @@
 ((5, 2), (5,))
 """
 
+import functools
+from typing import Any, Protocol
+
 import equinox as eqx
 import gymnasium as gym
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from weft.errors import WeftError
+from weft.nets.encoder import Encoder, TorsoKind, has_images, is_masked, without_mask
+from weft.nets.heads import Head, check_mask, policy_head
 from weft.nets.mlp import MLP, Activation, Linear
-from weft.ops.distributions import Categorical, DiagonalGaussian, Distribution, action_size
-
-# Small first logits and means: exploration starts out even, whatever the features (Andrychowicz et al. 2021).
-POLICY_SCALE = 0.01
+from weft.ops.distributions import Distribution
 
 
-class CategoricalHead(eqx.Module):
-    """Features to a choice of one of several actions."""
+class Net(Protocol):
+    """What algorithms need of a network: it may be anyone's, as long as its leaves are arrays.
 
-    logits: Linear
+    Observations come with any axes in front, and so do results.
+    """
 
-    def __call__(self, features: Float[Array, "*batch features"]) -> Categorical:
-        return Categorical(self.logits(features))
+    def policy(self, obs: Any) -> Distribution:
+        """The distribution over actions."""
+        ...
+
+    def value(self, obs: Any) -> jax.Array:
+        """The return expected from there."""
+        ...
 
 
-class GaussianHead(eqx.Module):
-    """Features to a normal distribution whose spread is learned, but is the same in every state."""
+class Torso(eqx.Module):
+    """Observations to features: an encoder, and hidden layers on what it gives."""
 
-    mean: Linear
-    log_std: Float[Array, " size"]
+    encoder: Encoder
+    layers: MLP
+    size: int = eqx.field(static=True)
 
-    def __call__(self, features: Float[Array, "*batch features"]) -> DiagonalGaussian:
-        mean = self.mean(features)
-        return DiagonalGaussian(mean, jnp.broadcast_to(self.log_std, mean.shape))
+    def __init__(
+        self, space: gym.Space, hidden: tuple[int, ...], *, activation: Activation, torso: TorsoKind, key: jax.Array
+    ):
+        # An encoder without images has nothing to draw, and then leaves the key to the layers.
+        key_encoder, key_layers = jax.random.split(key) if has_images(space, torso) else (key, key)
+        self.encoder = Encoder(space, torso=torso, key=key_encoder)
+        self.layers = MLP(self.encoder.size, hidden, activation=activation, key=key_layers)
+        self.size = hidden[-1] if hidden else self.encoder.size
+
+    def __call__(self, obs: Any) -> Float[Array, "*batch features"]:
+        return self.layers(self.encoder(obs))
 
 
 class ActorCritic(eqx.Module):
-    """`policy(obs)` is a distribution over actions, `value(obs)` the return expected from there."""
+    """`policy(obs)` is a distribution over actions, `value(obs)` the return expected from there.
 
-    actor_torso: MLP
-    critic_torso: MLP | None
-    head: CategoricalHead | GaussianHead
+    Unless `shared`, each has a torso of its own: with images that is two convolutional networks, so share it there.
+    """
+
+    actor_torso: Torso
+    critic_torso: Torso | None
+    head: Head
     critic: Linear
-    obs_shape: tuple[int, ...] = eqx.field(static=True)
+    masked: bool = eqx.field(static=True)
 
     def __init__(
         self,
@@ -60,33 +77,24 @@ class ActorCritic(eqx.Module):
         activation: Activation,
         shared: bool,
         key: jax.Array,
+        torso: TorsoKind = "auto",
+        squash: bool = False,
     ):
-        if not isinstance(observation_space, gym.spaces.Box):
-            raise WeftError(f"no network for observation space {observation_space}: it must be a Box")
-        self.obs_shape = observation_space.shape
-        inputs = int(np.prod(self.obs_shape))
-        features = hidden[-1] if hidden else inputs
+        if isinstance(observation_space, gym.spaces.Dict) and is_masked(observation_space):
+            check_mask(observation_space["action_mask"], action_space)
+        self.masked = is_masked(observation_space)
         key_actor, key_critic, key_head, key_value = jax.random.split(key, 4)
-        self.actor_torso = MLP(inputs, hidden, activation=activation, key=key_actor)
-        self.critic_torso = None if shared else MLP(inputs, hidden, activation=activation, key=key_critic)
-        self.head = _head(action_space, features, key_head)
+        build = functools.partial(Torso, without_mask(observation_space), hidden, activation=activation, torso=torso)
+        self.actor_torso = build(key=key_actor)
+        self.critic_torso = None if shared else build(key=key_critic)
+        features = self.actor_torso.size
+        self.head = policy_head(action_space, features, squash=squash, key=key_head)
         self.critic = Linear(features, 1, scale=1.0, key=key_value)
 
-    def policy(self, obs: Float[Array, "*batch_and_obs"]) -> Distribution:
-        return self.head(self.actor_torso(self._flat(obs)))
+    def policy(self, obs: Any) -> Distribution:
+        seen, mask = (obs["observation"], obs["action_mask"]) if self.masked else (obs, None)
+        return self.head(self.actor_torso(seen), mask)
 
-    def value(self, obs: Float[Array, "*batch_and_obs"]) -> Float[Array, "*batch"]:
+    def value(self, obs: Any) -> Float[Array, "*batch"]:
         torso = self.actor_torso if self.critic_torso is None else self.critic_torso
-        return self.critic(torso(self._flat(obs)))[..., 0]
-
-    def _flat(self, obs: jax.Array) -> jax.Array:
-        batch = obs.shape[: obs.ndim - len(self.obs_shape)]
-        return obs.reshape(*batch, -1)
-
-
-def _head(space: gym.Space, features: int, key: jax.Array) -> CategoricalHead | GaussianHead:
-    size = action_size(space)
-    last = Linear(features, size, scale=POLICY_SCALE, key=key)
-    if isinstance(space, gym.spaces.Discrete):
-        return CategoricalHead(last)
-    return GaussianHead(last, jnp.zeros(size, jnp.float32))
+        return self.critic(torso(obs["observation"] if self.masked else obs))[..., 0]

@@ -1,0 +1,168 @@
+"""From observations of any space to features: what the first layers of a network are follows from the space.
+
+- numbers (a Box) are taken as they are, in a row; bytes are divided by 255 here, on the device, and nowhere before;
+- an image (a Box of three axes, of bytes, both sides at least 36) goes through a convolutional network of its own. Its
+  channels are the first or the last axis, whichever is shorter, and the last if they are equal;
+- a choice (Discrete, MultiDiscrete) becomes one-hot, MultiBinary numbers;
+- the entries of a Dict or Tuple are encoded one by one and joined.
+
+`torso` overrides the second rule: with "mlp" nothing is an image; with "nature" or "impala" every Box of three axes is.
+
+A Dict of exactly `observation` and `action_mask` is an observation with a mask: the mask is not encoded. It is for
+policies, which never choose what it marks 0.
+
+>>> import jax, jax.numpy as jnp
+>>> space = gym.spaces.Dict(place=gym.spaces.Discrete(5), speed=gym.spaces.Box(-1, 1, (2,)))
+>>> encoder = Encoder(space, key=jax.random.key(0))
+>>> encoder({"place": jnp.array([3]), "speed": jnp.array([[0.5, -0.5]])}).tolist()
+[[0.0, 0.0, 0.0, 1.0, 0.0, 0.5, -0.5]]
+"""
+
+import math
+from typing import Any, Literal
+
+import equinox as eqx
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Num
+
+from weft.envs.spaces import map_space
+from weft.errors import WeftError
+from weft.nets.conv import Impala, Nature
+from weft.ops.distributions import choices
+
+TorsoKind = Literal["auto", "mlp", "nature", "impala"]
+NETWORKS = {"auto": Nature, "nature": Nature, "impala": Impala}
+MASKED = {"observation", "action_mask"}
+
+
+class Numbers(eqx.Module):
+    """Numbers as they are, in a row; bytes between 0 and 1."""
+
+    rank: int = eqx.field(static=True)
+    size: int = eqx.field(static=True)
+
+    def __call__(self, x: Num[Array, "*batch_and_shape"]) -> Float[Array, "*batch size"]:
+        return scaled(x).reshape(*x.shape[: x.ndim - self.rank], -1)
+
+
+class Choices(eqx.Module):
+    """Choices one-hot, in a row. They count from `starts`."""
+
+    rank: int = eqx.field(static=True)
+    counts: tuple[int, ...] = eqx.field(static=True)
+    starts: tuple[int, ...] = eqx.field(static=True)
+
+    @property
+    def size(self) -> int:
+        return sum(self.counts)
+
+    def __call__(self, x: Int[Array, "*batch_and_shape"]) -> Float[Array, "*batch size"]:
+        flat = x.reshape(*x.shape[: x.ndim - self.rank], len(self.counts))
+        owner = np.repeat(np.arange(len(self.counts)), self.counts)
+        value = np.concatenate([start + np.arange(n) for start, n in zip(self.starts, self.counts, strict=True)])
+        return (flat[..., owner] == value.astype(x.dtype)).astype(jnp.float32)
+
+
+class Image(eqx.Module):
+    """Images through a convolutional network."""
+
+    network: Nature | Impala
+    channels_first: bool = eqx.field(static=True)
+
+    @property
+    def size(self) -> int:
+        return self.network.size
+
+    def __call__(self, x: Num[Array, "*batch_and_shape"]) -> Float[Array, "*batch size"]:
+        return self.network(scaled(jnp.moveaxis(x, -3, -1) if self.channels_first else x))
+
+
+class Encoder(eqx.Module):
+    """Observations of a space to features, joined over its entries; `size` of them."""
+
+    entries: Any
+
+    def __init__(self, space: gym.Space, *, torso: TorsoKind = "auto", key: jax.Array):
+        if torso in ("nature", "impala") and not has_images(space, torso):
+            raise WeftError(f"torso={torso} is for images (a Box of three axes), and {space} has none: use torso=auto")
+        entries, structure = _entries(space)
+        keys = jax.random.split(key, len(entries))
+        self.entries = structure.unflatten(
+            _encoder(entry, torso, key) for entry, key in zip(entries, keys, strict=True)
+        )
+
+    @property
+    def size(self) -> int:
+        return sum(entry.size for entry in jax.tree.leaves(self.entries, is_leaf=_is_encoder))
+
+    def __call__(self, obs: Any) -> Float[Array, "*batch size"]:
+        features = jax.tree.leaves(jax.tree.map(lambda entry, x: entry(x), self.entries, obs, is_leaf=_is_encoder))
+        return features[0] if len(features) == 1 else jnp.concatenate(features, axis=-1)
+
+
+def is_masked(space: gym.Space) -> bool:
+    """Whether observations of a space come with a mask of actions."""
+    return isinstance(space, gym.spaces.Dict) and set(space.spaces) == MASKED
+
+
+def without_mask(space: gym.Space) -> gym.Space:
+    """The part of an observation space that is encoded."""
+    return space["observation"] if isinstance(space, gym.spaces.Dict) and is_masked(space) else space
+
+
+def has_images(space: gym.Space, torso: TorsoKind) -> bool:
+    """Whether anything in a space goes through a convolutional network."""
+    return any(_is_image(entry, torso) for entry in _entries(space)[0])
+
+
+def scaled(x: Num[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Numbers to compute with: floats, and bytes between 0 and 1."""
+    return x.astype(jnp.float32) / 255.0 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
+
+
+def _entries(space: gym.Space) -> tuple[list[gym.Space], Any]:
+    return jax.tree.flatten(map_space(lambda entry: entry, space))
+
+
+def _encoder(space: gym.Space, torso: TorsoKind, key: jax.Array) -> Numbers | Choices | Image:
+    assert space.shape is not None
+    if _is_image(space, torso):
+        return _image(space, torso, key)
+    counts = choices(space)
+    if counts is None or isinstance(space, gym.spaces.MultiBinary):
+        return Numbers(len(space.shape), math.prod(space.shape))
+    starts = np.broadcast_to(np.asarray(getattr(space, "start", 0)), space.shape).reshape(-1)
+    return Choices(len(space.shape), counts, tuple(int(start) for start in starts))
+
+
+def _is_image(space: gym.Space, torso: TorsoKind) -> bool:
+    if torso == "mlp" or not isinstance(space, gym.spaces.Box) or len(space.shape) != 3:
+        return False
+    return torso != "auto" or (space.dtype == np.uint8 and min(_sides(space.shape)) >= Nature.SMALLEST)
+
+
+def _image(space: gym.Space, torso: TorsoKind, key: jax.Array) -> Image:
+    assert space.shape is not None
+    network, sides = NETWORKS[torso], _sides(space.shape)
+    if min(sides) < network.SMALLEST:
+        raise WeftError(
+            f"torso={torso} needs images of at least {network.SMALLEST} pixels a side, and {space} has "
+            f"{sides[0]}x{sides[1]}: use torso=impala for small images, or torso=mlp"
+        )
+    first = _channels_first(space.shape)
+    return Image(network(sides, space.shape[0 if first else -1], key=key), first)
+
+
+def _channels_first(shape: tuple[int, ...]) -> bool:
+    return shape[0] < shape[-1]
+
+
+def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
+    return (shape[1], shape[2]) if _channels_first(shape) else (shape[0], shape[1])
+
+
+def _is_encoder(entry: Any) -> bool:
+    return isinstance(entry, Numbers | Choices | Image)
