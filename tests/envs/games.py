@@ -165,7 +165,7 @@ class Offset(Counting):
     action_space = gym.spaces.Discrete(3, start=5)
 
     def reward(self, action: Any) -> float:
-        assert 5 <= action < 8 and isinstance(action, int)
+        assert self.action_space.contains(action), action
         return float(action)
 
 

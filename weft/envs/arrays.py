@@ -48,7 +48,7 @@ class Fields:
     def write(self, out: list[np.ndarray], row: int, obs: Any, info: Any) -> None:
         """Copy one observation into a row, or say why it is none."""
         if self.masked:
-            obs = {"observation": obs, "action_mask": _mask(info)}
+            obs = {"observation": obs, "action_mask": mask_of(info)}
         for field, array in zip(self.fields, out, strict=True):
             value = _part(obs, field.path)
             if getattr(value, "shape", None) != field.shape:
@@ -58,7 +58,7 @@ class Fields:
     def write_first(self, out: list[np.ndarray], row: int, obs: Any, info: Any) -> None:
         """`write` for the first observation of an episode, of which the types are looked at too."""
         self.write(out, row, obs, info)
-        whole = {"observation": obs, "action_mask": _mask(info)} if self.masked else obs
+        whole = {"observation": obs, "action_mask": mask_of(info)} if self.masked else obs
         for field in self.fields:
             given = _part(whole, field.path)
             kind = given.dtype if isinstance(given, np.ndarray) else np.asarray(given).dtype
@@ -87,6 +87,15 @@ def has_nan(array: np.ndarray) -> bool:
         return False
     largest = array.item(array.argmax())
     return largest != largest
+
+
+def mask_of(info: Any) -> np.ndarray:
+    """The action mask in `info`, as one array."""
+    mask = info.get("action_mask") if isinstance(info, dict) else None
+    if mask is None:
+        raise ValueError("info holds no action_mask, though it did when the environment was first reset")
+    # A MultiDiscrete space has one mask for each of its numbers.
+    return np.concatenate([np.asarray(part) for part in mask]) if isinstance(mask, tuple) else np.asarray(mask)
 
 
 def _splitter(space: gym.Space) -> Callable[[Any], list[Any]]:
@@ -120,14 +129,6 @@ def _box(space: gym.spaces.Box) -> Callable[[Any], list[Any]]:
         return list(np.minimum(action, high, out=action))
 
     return split
-
-
-def _mask(info: Any) -> np.ndarray:
-    mask = info.get("action_mask") if isinstance(info, dict) else None
-    if mask is None:
-        raise ValueError("info holds no action_mask, though it did when the environment was first reset")
-    # A MultiDiscrete space has one mask for each of its numbers.
-    return np.concatenate([np.asarray(part) for part in mask]) if isinstance(mask, tuple) else np.asarray(mask)
 
 
 def _part(obs: Any, path: tuple[Any, ...]) -> Any:

@@ -21,11 +21,13 @@ from gymnasium.envs import registration
 
 from weft.envs import source
 from weft.envs.choice import chosen, worker_count
+from weft.envs.engines import engine
 from weft.envs.host import HostEnv
 from weft.envs.inprocess import InProcess
 from weft.envs.options import Options
 from weft.envs.pool import Pool
 from weft.envs.source import Source
+from weft.envs.vector import VectorPool
 from weft.envs.workers import Workers
 
 DESCRIPTIONS = {
@@ -83,19 +85,25 @@ class GymGame:
         return self.source.action_space
 
     def pool(self, indices: Sequence[int], seeds: Sequence[int]) -> Pool:
-        kind = chosen(self.source, self.options, len(seeds))
+        kind, restart = chosen(self.source, self.options, len(seeds)), self.options.on_error == "restart"
         common: dict[str, Any] = {
             "observation_space": self.observation_space,
             "action_space": self.action_space,
             "indices": indices,
             "seeds": seeds,
             "masked": self.source.masked,
-            "restart": self.options.on_error == "restart",
         }
         if kind == "inprocess":
-            return InProcess(self.name, self.source.factory(), **common)
-        count = worker_count(self.options, len(seeds))
-        return Workers(self.name, self.source.factory(), **common, workers=count, timeout=self.options.timeout)
+            return InProcess(self.name, self.source.factory(), **common, restart=restart)
+        if kind == "workers":
+            how = {
+                "restart": restart,
+                "workers": worker_count(self.options, len(seeds)),
+                "timeout": self.options.timeout,
+            }
+            return Workers(self.name, self.source.factory(), **common, **how)
+        how = {"autoreset": self.options.autoreset, "timeout": self.options.timeout}
+        return VectorPool(self.name, engine(kind, self.source, len(seeds), **how), kind=kind, **common)
 
 
 def make(env_id: str, num_envs: int, **options: Any) -> HostEnv:

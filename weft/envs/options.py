@@ -8,6 +8,7 @@ from typing import Any
 from weft.errors import WeftError
 
 VECTOR = ("auto", "inprocess", "workers", "sync", "async", "native")
+OTHERS = ("sync", "async", "native")
 ON_ERROR = ("stop", "restart")
 AUTORESET = ("next_step", "same_step", "disabled")
 
@@ -30,13 +31,20 @@ class Options:
     on_error: str = "stop"
     """`restart`: an environment that fails is started again and its episode dropped."""
     autoreset: str | None = None
-    """Gymnasium's mode for `sync`, `async` and `native`; None: `same_step` where there is a choice."""
+    """Gymnasium's mode for `sync`, `async` and `native`; None: `disabled` where there is a choice."""
 
     def __post_init__(self) -> None:
         for name, check, expected in _CHECKS:
             value = getattr(self, name)
             if not check(value):
                 raise WeftError(f"{name} is {value!r}: it must be {expected}")
+        others = self.vector in OTHERS
+        if others and self.on_error == "restart":
+            raise WeftError(f"vector={self.vector} cannot start single environments again: use vector=workers")
+        if self.autoreset is not None and not others:
+            raise WeftError(f"autoreset is for vector={one_of(OTHERS)}; vector={self.vector} restarts in the same step")
+        if self.workers is not None and self.vector not in ("auto", "workers"):
+            raise WeftError(f"workers is for vector=workers; vector={self.vector} has none")
 
     @classmethod
     def taken(cls, given: Mapping[str, Any]) -> tuple["Options", dict[str, Any]]:

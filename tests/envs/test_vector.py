@@ -1,0 +1,132 @@
+"""Pools over vector environments: rows that an autoreset inserts, and what such pools cannot do."""
+
+import numpy as np
+import pytest
+
+from tests.envs import games
+from tests.envs.walks import SEEDS, actions, game, played
+from weft.envs import gymnasium as family
+from weft.envs.failures import EnvFailed
+from weft.errors import WeftError
+
+NEXT = [{"vector": "sync", "autoreset": "next_step"}, {"vector": "async", "autoreset": "next_step"}]
+# Gymnasium says in warnings what went wrong in a process of its own, and raises it after that.
+talkative = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+def next_step_rows(maker, seed, given):
+    """What a row must show: the observation, reward, flags, last observation and validity of every step."""
+    env = maker()
+    env.reset(seed=seed)
+    over = False
+    for action in given:
+        if over:
+            obs, _ = env.reset()
+            yield obs, 0.0, False, False, False
+            over = False
+        else:
+            obs, reward, terminated, truncated, _ = env.step(int(action))
+            over = terminated or truncated
+            yield obs, reward, terminated, truncated and not terminated, True
+
+
+@pytest.mark.parametrize("maker", [games.Terminating, games.Truncating, games.Both, games.OneStep, games.Uneven])
+@pytest.mark.parametrize("options", NEXT, ids=lambda options: options["vector"])
+def test_the_row_after_an_end_belongs_to_no_episode(maker, options):
+    made = game(maker, **options)
+    _, steps, totals = played(made)
+    given = actions(made.action_space, SEEDS, len(steps))
+    for row, seed in enumerate(SEEDS):
+        returns, finished, length, total = 0.0, 0, 0, 0.0
+        expected = next_step_rows(maker, seed, [action[row] for action in given])
+        for step, (obs, reward, terminated, truncated, valid) in zip(steps, expected, strict=True):
+            assert (step.obs[row] == obs).all() and (step.final_obs[row] == obs).all()
+            assert step.reward[row] == np.float32(reward) and step.valid[row] == valid
+            assert (step.terminated[row], step.truncated[row]) == (terminated, truncated)
+            total, length = total + reward, length + valid
+            if terminated or truncated:
+                returns, finished, total = returns + total, finished + 1, 0.0
+                done = length
+        np.testing.assert_allclose(totals.returns[row], returns, rtol=1e-6)
+        assert totals.finished[row] == finished and totals.lengths[row] == done
+
+
+@pytest.mark.parametrize("options", NEXT, ids=lambda options: options["vector"])
+def test_a_row_that_is_cut_off_starts_at_once(options):
+    made = game(games.Terminating, **options)
+    pool = made.pool(range(3), SEEDS)
+    pool.reset()
+    for _ in range(games.LENGTH - 1):
+        pool.step(np.zeros(3, np.int32), None)
+    step = pool.step(np.zeros(3, np.int32), np.array([True, False, False]))
+    assert step.terminated.all()
+    step = pool.step(np.zeros(3, np.int32), np.ones(3, bool))
+    assert not step.valid.any() and not step.truncated.any()
+    step = pool.step(np.zeros(3, np.int32), np.array([True, False, False]))
+    assert step.truncated.tolist() == [True, False, False] and step.valid.all()
+    assert step.obs[:, 1].tolist() == [0, 1, 1] and step.final_obs[:, 1].tolist() == [1, 1, 1]
+    step = pool.step(np.zeros(3, np.int32), None)
+    assert step.obs[:, 1].tolist() == [1, 2, 2] and step.valid.all()
+    assert pool.episodes().lengths.tolist() == [games.LENGTH + 1, games.LENGTH, games.LENGTH]
+    pool.close()
+
+
+@talkative
+@pytest.mark.parametrize("vector", ["sync", "async"])
+def test_a_failure_names_the_environment(vector):
+    made = game(games.Raising, at=2, vector=vector)
+    pool = made.pool(range(40, 43), SEEDS)
+    pool.reset()
+    pool.step(np.zeros(3, np.int32), None)
+    # All of them fail at once: the first is met first in one process, any of them in several.
+    named = r"environment 40 \(seed 11\)" if vector == "sync" else r"environment 4\d \(seed \d\d\)"
+    with pytest.raises(
+        EnvFailed, match=rf"{named} failed at its step 2 \(2 of the episode\): ValueError: out of paint"
+    ):
+        pool.step(np.zeros(3, np.int32), None)
+    pool.close()
+
+
+@talkative
+@pytest.mark.parametrize(("maker", "reason"), [(games.Hanging, "TimeoutError"), (games.Dying, "EOFError|Connection")])
+def test_a_process_that_hangs_or_dies_ends_the_pool(maker, reason):
+    pool = game(maker, at=1, vector="async", timeout=1.0).pool(range(1), [1])
+    pool.reset()
+    with pytest.raises(EnvFailed, match=rf"environment 0 \(seed 1\) failed at its step 1 .*({reason})"):
+        pool.step(np.zeros(1, np.int32), None)
+    pool.close()
+
+
+@pytest.mark.parametrize("maker", [games.NaNObservation, games.NaNReward])
+def test_nan_is_found(maker):
+    pool = game(maker, at=2, vector="sync").pool(range(2), SEEDS[:2])
+    pool.reset()
+    pool.step(np.zeros(2, np.int32), None)
+    with pytest.raises(EnvFailed, match=r"environment 0 \(seed 11\) failed at its step 2 .*NaN"):
+        pool.step(np.zeros(2, np.int32), None)
+    pool.close()
+
+
+def test_an_id_may_bring_its_own_vector_environment():
+    made = family.make("CartPole-v1", 4, vector="native").game
+    walks = [played(made, length=80) for _ in range(2)]
+    played.cache_clear()
+    first, steps, totals = played(made, length=80)
+    assert (first == walks[0][0]).all() and totals.finished.sum() > 3
+    for step, other in zip(steps, walks[0][1], strict=True):
+        assert (step.obs == other.obs).all()
+    for before, after in zip(steps[:-1], steps[1:], strict=True):
+        assert (after.valid == ~(before.terminated | before.truncated)).all()
+        assert (np.abs(after.obs[~after.valid]) <= 0.05).all() and not after.reward[~after.valid].any()
+
+
+def test_what_a_native_vector_environment_cannot_do_is_refused():
+    pool = family.make("CartPole-v1", 2, vector="native").game.pool(range(2), [1, 2])
+    pool.reset()
+    with pytest.raises(WeftError, match="cannot cut an episode off"):
+        pool.step(np.zeros(2, np.int32), np.ones(2, bool))
+    pool.close()
+    with pytest.raises(WeftError, match="autoreset can only be next_step, not disabled"):
+        family.make("CartPole-v1", 2, vector="native", autoreset="disabled").game.pool(range(2), [1, 2])
+    with pytest.raises(WeftError, match="brings no vector environment"):
+        family.make("Acrobot-v1", 2, vector="native").game.pool(range(2), [1, 2])
