@@ -19,7 +19,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs import registration
 
-from weft.envs import source
+from weft.envs import atari, source
 from weft.envs.choice import chosen, worker_count
 from weft.envs.engines import engine
 from weft.envs.host import HostEnv
@@ -107,7 +107,9 @@ class GymGame:
 
 
 def make(env_id: str, num_envs: int, **options: Any) -> HostEnv:
-    """`num_envs` environments of a Gymnasium id."""
+    """`num_envs` environments of a Gymnasium id; those of Atari games are made by `atari`, with its settings."""
+    if env_id.startswith(atari.PREFIX):
+        return atari.make(env_id, num_envs, **options)
     mine, arguments = Options.taken(options)
     return _env(source.registered(env_id, arguments), num_envs, mine)
 
@@ -120,10 +122,16 @@ def own(given: str | Callable[..., gym.Env], num_envs: int, **options: Any) -> H
 
 def available() -> dict[str, str]:
     """The newest version of every environment registered with Gymnasium, with one line about each."""
+    games = atari.available()
     newest = [spec for spec in gym.registry.values() if spec.version == _newest_version(spec)]
-    # Some ids only tell how to get the package that once had them.
-    real = [spec for spec in newest if not getattr(spec.entry_point, "__name__", "").startswith("_raise")]
-    return {spec.id: DESCRIPTIONS.get(spec.id.rpartition("-v")[0], "registered with Gymnasium") for spec in real}
+    real = [spec for spec in newest if not _left_out(spec.entry_point)]
+    lines = {spec.id: DESCRIPTIONS.get(spec.id.rpartition("-v")[0], "registered with Gymnasium") for spec in real}
+    return lines | games
+
+
+def _left_out(entry_point: Any) -> bool:
+    """Some ids only tell how to get the package that once had them, and the emulator has old ones of every game."""
+    return getattr(entry_point, "__name__", str(entry_point)).startswith(("_raise", "ale_py"))
 
 
 def _newest_version(spec: registration.EnvSpec) -> int | None:
