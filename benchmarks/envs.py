@@ -332,7 +332,7 @@ def train_table(found: dict[str, Any], settings: dict[str, Any]) -> Iterator[str
     peers = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     rounds = f"{settings['rounds']} rounds of {settings['iterations']} iterations"
     yield from ("", f"PPO on Gymnasium's CartPole, {rounds}, beside {peers}.", "")
-    yield from ("| trained by | steps per second | return at the end |", "|---|---|---|")
+    yield from ("| trained by | steps per second | return at the end, as each reports it |", "|---|---|---|")
     for name, rate in found["steps_per_s"].items():
         yield f"| {name} | {thousands(rate)} | {spread(found['return_mean'][name])} |"
     yield from ("", "| ratio | measured |", "|---|---|")

@@ -21,11 +21,12 @@ def main() -> None:
     parser.add_argument("--uncounted", type=int, default=2, help="iterations before the clock starts")
     parser.add_argument("--runners", type=int, default=2, help="env runners that share the environments; 0: the driver")
     parser.add_argument("--learners", type=int, default=0, help="learner processes; 0: the driver learns")
-    parser.add_argument("--threads", type=int, default=1, help="of torch, in the driver")
+    parser.add_argument("--threads", type=int, help="of torch in the driver, if not as many as it chooses")
     parser.add_argument("--vector", choices=("sync", "async"), default="sync")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
+    if args.threads:
+        torch.set_num_threads(args.threads)
     # More CPUs than there are, so that no arrangement waits for one that will never be free.
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     algo = config(args).build_algo()

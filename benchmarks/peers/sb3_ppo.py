@@ -38,10 +38,11 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=48)
     parser.add_argument("--uncounted", type=int, default=2, help="iterations before the clock starts")
     parser.add_argument("--vector", choices=VECTORS, default="dummy")
-    parser.add_argument("--threads", type=int, default=1, help="of torch")
+    parser.add_argument("--threads", type=int, help="of torch, if not as many as it chooses")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
+    if args.threads:
+        torch.set_num_threads(args.threads)
     size = SETTINGS["envs"] * SETTINGS["horizon"]
     model = PPO(
         "MlpPolicy",
