@@ -92,7 +92,7 @@ def test_nothing_is_reset_where_nothing_ends(key):
 
 @pytest.mark.filterwarnings("ignore:Accessing:DeprecationWarning")
 def test_a_robot_moves_as_brax_moves_it(key):
-    env = brax.make("inverted_pendulum", 2, backend="spring")
+    env = brax.make("inverted_pendulum", 2, backend="spring", fresh=False)
     robot = brax._load("inverted_pendulum", (("backend", "spring"),)).env
     theirs = jax.jit(jax.vmap(robot.reset))(jax.random.split(key, 2))
     state, obs = jax.jit(env.reset)(key)
@@ -106,6 +106,14 @@ def test_a_robot_moves_as_brax_moves_it(key):
         if timestep.terminated.any():
             break
     assert timestep.terminated.any() and (np.abs(timestep.obs) <= 0.011).any(axis=-1)[timestep.terminated].all()
+
+
+def test_an_environment_first_used_inside_a_trace_leaks_nothing(key):
+    brax._load.cache_clear()
+    env = brax.BraxEnv("inverted_pendulum", 2, fresh=True, episode_length=9, options=(("backend", "spring"),))
+    first = jax.jit(lambda key: env.reset(key)[1])(key)
+    second = jax.jit(lambda key: env.reset(key)[1] + 0)(key)
+    np.testing.assert_array_equal(first, second)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 Brax's own way to start episodes anew forgets how the last one ended, so it is done here. An episode that reaches the
 time limit is truncated, not terminated, and its last observation is kept.
 
-A reset costs a fifth to a half of a step. It is computed, for all environments, in steps in which some episode ends and
+A reset costs up to half as much as a step. It is computed, for all environments, in steps where some episode ends and
 in no others. With `fresh=False` it is never computed again: every environment keeps its first state and returns to it,
 as Brax does. That is faster where some episode always ends, but no more starts are ever seen than environments.
 
@@ -164,8 +164,9 @@ def _load(env_id: str, options: tuple[tuple[str, Any], ...]) -> _Robot:
         except (TypeError, ValueError) as error:
             given = ", ".join(f"{name}={value!r}" for name, value in options)
             raise WeftError(f"brax:{env_id} does not take {given}: {error}") from error
-        obs = jax.eval_shape(env.reset, jax.random.key(0)).obs
         size = env.action_size
+    with _own_rules():
+        obs = jax.eval_shape(env.reset, jax.random.key(0)).obs
     return _Robot(env, _space(obs), gym.spaces.Box(-1.0, 1.0, (size,), np.float32))
 
 
