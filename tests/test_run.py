@@ -55,6 +55,7 @@ def test_the_record_is_one_json_object(finished):
     assert set(record) == {
         *("algo", "env", "layout", "engine", "seed", "steps", "iterations"),
         *("wall_s", "compile_s", "steps_per_s", "episodes", "return_mean", "out"),
+        *("episodes_dropped", "evaluation"),
     }
     assert (record["algo"], record["layout"], record["engine"]) == ("a2c", "fused", "local")
     assert record["episodes"] > 0 and record["return_mean"] > 0 and record["steps_per_s"] > 0

@@ -76,7 +76,7 @@ def run(algo: Algorithm, layout: Layout, iterations: int = 3) -> tuple[Any, list
     """The state at the end of a projected run, and the metrics of each iteration."""
     seen: list[Any] = []
     engine = Local(projected(algo, layout), limit=20.0)
-    ended = engine.run(start_of(algo), iterations, seen.append)
+    ended = engine.run(start_of(algo), iterations, lambda metrics, state: seen.append(metrics))
     return ended, [jax.tree.map(lambda leaf: leaf[0], metrics) for metrics in seen]
 
 

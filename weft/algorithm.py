@@ -6,13 +6,17 @@ what a run saves as its parameters.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
 from weft.envs.timestep import Env
+from weft.errors import WeftError
 from weft.metrics import Mean
+
+Play = Callable[[Any, Any, jax.Array, jax.Array], tuple[Any, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +29,14 @@ class Algorithm(ABC):
     @abstractmethod
     def init(self, env: Env, key: jax.Array) -> Any:
         """The state before the first iteration."""
+
+    def player(self, env: Env, net: Any, *, greedy: bool) -> tuple[Any, Play]:
+        """How to play with a trained `state.net`, for evaluation: a memory to start from, and a function to act by.
+
+        The function takes the memory, observations, where an episode starts, and a key; it gives the next memory and
+        actions: the likeliest if `greedy`, else drawn as in training.
+        """
+        raise WeftError(f"{type(self).__name__} does not say how to play what it learned: define its method `player`")
 
     @abstractmethod
     def step(self, env: Env, state: Any) -> tuple[Any, dict[str, Mean]]:

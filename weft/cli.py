@@ -4,7 +4,6 @@ Whatever a user can get wrong ends with one line on standard error and exit code
 """
 
 import argparse
-import importlib
 import inspect
 import json
 import os
@@ -15,13 +14,17 @@ from typing import Any, NoReturn
 from weft import envs
 from weft.algorithm import Algorithm
 from weft.algos import ALGOS
+from weft.envs.world import World
 from weft.errors import WeftError, unknown
+from weft.evaluation.play import describe_evaluation, evaluate
+from weft.evaluation.saved import SavedRun
 from weft.layout.catalogue import LAYOUTS, parse
+from weft.modules import import_module
 from weft.project.printer import FORMATS, describe
 from weft.run import DEFAULT_STEPS, summarise, summary_record, train
 from weft.runtime.check import check
 from weft.runtime.driver import Plan
-from weft.settings import configure, read_value
+from weft.settings import configure, read_options, read_value
 from weft.version import VERSION
 
 INTERRUPTED = 130
@@ -65,7 +68,7 @@ def load_algorithm(name: str) -> type[Algorithm]:
             raise unknown("algorithm", name, ALGOS)
         return ALGOS[name]
     module_name, _, class_name = name.partition(":")
-    found = vars(_import(module_name))
+    found = vars(import_module(module_name, "your own algorithm"))
     if class_name not in found:
         raise unknown(f"class in {module_name}", class_name, [key for key, value in found.items() if _is_algo(value)])
     if not _is_algo(found[class_name]):
@@ -76,21 +79,28 @@ def load_algorithm(name: str) -> type[Algorithm]:
 
 
 def _train(args: argparse.Namespace) -> int:
-    settings = {name: getattr(args, name) for name in ("layout", "engine", "steps", "seed", "out")}
-    result = train(_algorithm(args), args.env, **settings)
+    names = ("layout", "engine", "steps", "seed", "out", "eval_every", "eval_episodes")
+    result = train(_algorithm(args), _world(args), **{name: getattr(args, name) for name in names})
     print(json.dumps(summary_record(result)) if args.json else summarise(result))
     return 0
 
 
 def _check(args: argparse.Namespace) -> int:
-    found = check(_algorithm(args), args.env, layout=args.layout, iterations=args.iterations, seed=args.seed)
+    found = check(_algorithm(args), _world(args), layout=args.layout, iterations=args.iterations, seed=args.seed)
     print(found.table())
     return 0 if found.identical else 1
 
 
 def _graph(args: argparse.Namespace) -> int:
-    plan = Plan.of(_algorithm(args), args.env, parse(args.layout))
+    plan = Plan.of(_algorithm(args), _world(args), parse(args.layout))
     print(FORMATS[args.format](describe(plan.project())))
+    return 0
+
+
+def _eval(args: argparse.Namespace) -> int:
+    run = SavedRun.open(args.run)
+    played = evaluate(run, episodes=args.episodes, seed=args.seed, greedy=not args.sample, video=args.video)
+    print(json.dumps(vars(played)) if args.json else describe_evaluation(played))
     return 0
 
 
@@ -124,6 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_train(commands)
     _add_check(commands)
     _add_graph(commands)
+    _add_eval(commands)
     for name, command in (("algos", _algos), ("layouts", _layouts), ("envs", _envs)):
         listing = commands.add_parser(name, help=f"list the {name}, one line each")
         listing.set_defaults(command=command)
@@ -139,7 +150,21 @@ def _add_train(commands: Any) -> None:
     )
     parser.add_argument("--seed", type=_seed, default=0, help="a whole number (default: 0)")
     parser.add_argument("--out", metavar="DIR", help="the run's folder (default: runs/<algo>-<env>-<time>)")
+    parser.add_argument("--eval-every", type=_count, metavar="N", help="evaluate every N steps, beside the training")
+    parser.add_argument("--eval-episodes", type=_count, default=10, help="episodes of an evaluation (default: 10)")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line of standard output")
+
+
+def _add_eval(commands: Any) -> None:
+    about = "play with what a run learned"
+    parser = commands.add_parser("eval", help=about, description=about.capitalize() + ".", allow_abbrev=False)
+    parser.add_argument("run", metavar="RUN", help="a run's folder")
+    parser.add_argument("--episodes", type=_count, default=10, help="how many to play (default: 10)")
+    parser.add_argument("--sample", action="store_true", help="draw actions as in training, not the likeliest")
+    parser.add_argument("--video", metavar="FILE", help="record the episodes, as .mp4 or .gif")
+    parser.add_argument("--seed", type=_seed, default=0, help="a whole number (default: 0)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(command=_eval)
 
 
 def _add_check(commands: Any) -> None:
@@ -160,28 +185,33 @@ def _add_graph(commands: Any) -> None:
 def _add_program(commands: Any, name: str, command: Any, *, about: str) -> argparse.ArgumentParser:
     parser = commands.add_parser(name, help=about, description=about.capitalize() + ".", allow_abbrev=False)
     parser.add_argument("algo", metavar="ALGO", help="a name from `weft algos`, or your own as module:Class")
-    parser.add_argument("env", metavar="ENV", help="a name from `weft envs`")
+    parser.add_argument("env", metavar="ENV", help="a name from `weft envs`, or your own as module:attribute")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="field=value", help="settings of ALGO")
+    parser.add_argument(
+        "--env-set", nargs="+", action="extend", default=[], metavar="option=value", help="options of ENV"
+    )
+    parser.add_argument(
+        "--wrap",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME[=value]",
+        help="wrappers of ENV, innermost first",
+    )
+    parser.add_argument("--on-env-error", choices=("stop", "restart"), help="what to do when an environment fails")
     parser.set_defaults(command=command)
     return parser
 
 
+def _world(args: argparse.Namespace) -> World:
+    options = read_options(args.env_set)
+    if args.on_env_error:
+        options["on_error"] = args.on_env_error
+    return World.of(args.env, options, args.wrap)
+
+
 def _algorithm(args: argparse.Namespace) -> Algorithm:
     return configure(load_algorithm(args.algo), args.set)
-
-
-def _import(module_name: str) -> Any:
-    if not all(part.isidentifier() for part in module_name.split(".")):
-        raise WeftError(f"{module_name!r} is not a module's name: give your own algorithm as module:Class")
-    # As `python -m` does: a user's own file in the current folder can be named.
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not module_name.startswith(error.name):
-            raise
-        raise WeftError(f"no module named {module_name!r} here or among the installed ones") from None
 
 
 def _is_algo(value: Any) -> bool:

@@ -6,7 +6,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,14 @@ from typing import Any
 import gymnasium as gym
 
 from weft.algorithm import Algorithm
+from weft.envs.world import EnvSpec, World
+from weft.evaluation.learned import save_state
 from weft.layout.layout import Layout
 from weft.report.files import PARAMS, RunFolder, choose_folder, describe_run
-from weft.report.params import save_params
 from weft.report.progress import progress, rate
 from weft.report.update import Observer
 from weft.runtime import driver
-from weft.runtime.driver import EnvSpec, Result
+from weft.runtime.driver import Result
 
 DEFAULT_STEPS = 500_000
 
@@ -36,16 +37,27 @@ def train(
     out: str | Path | None = None,
     quiet: bool = False,
     observers: Sequence[Observer] = (),
+    wrappers: Sequence[str] = (),
+    env_options: Mapping[str, Any] | None = None,
+    eval_every: int | None = None,
+    eval_episodes: int = 10,
 ) -> Result:
-    """Train `algo` on `env` under `layout`; the run's files go to `out`, or to a new folder under `runs`."""
+    """Train `algo` on `env` under `layout`; the run's files go to `out`, or to a new folder under `runs`.
+
+    `env` is a name, a subclass of `gymnasium.Env`, a function that makes one, or a function of the number of
+    environments that makes an `Env`. `wrappers` are names from `weft.envs.wrappers`, the innermost first.
+    """
     run: dict[str, Any] = {"layout": layout or "fused", "engine": engine, "steps": steps, "seed": seed}
-    name, env_name = type(algo).__name__.lower(), getattr(env, "__name__", str(env))
-    path = choose_folder(out, algo=name, env=env_name)
+    world = World.of(env, env_options, wrappers)
+    name = type(algo).__name__.lower()
+    path = choose_folder(out, algo=name, env=world.name)
     with ExitStack() as stack:
-        folder = stack.enter_context(closing(RunFolder(path, describe_run(name, algo, env=env_name, **run))))
-        displays = [] if quiet else [stack.enter_context(progress(f"{name} {env_name}"))]
-        result = driver.train(algo, env, **run, observers=[folder, *displays, *observers])
-    save_params(path / PARAMS, getattr(result.state, "net", result.state))
+        folder = stack.enter_context(closing(RunFolder(path, describe_run(algo, world, **run))))
+        displays = [] if quiet else [stack.enter_context(progress(f"{name} {world.name}"))]
+        watching: dict[str, Any] = {"observers": [folder, *displays, *observers]}
+        evaluating = {"eval_every": eval_every, "eval_episodes": eval_episodes}
+        result = driver.train(algo, world, **run, **watching, **evaluating)
+    save_state(path / PARAMS, algo, world, result.state)
     return dataclasses.replace(result, out=path)
 
 
@@ -58,6 +70,10 @@ def summarise(result: Result) -> str:
         "speed": f"{rate(result.steps_per_s)} steps/s ({times})",
         "files": str(result.out),
     }
+    if result.evaluation is not None:
+        lines["eval"] = f"{result.evaluation:.1f}, the mean of the last evaluation"
+    if result.episodes_dropped:
+        lines["dropped"] = f"{result.episodes_dropped:,} episodes, because their environment failed"
     return "\n".join(f"{name:<8}{line}" for name, line in lines.items())
 
 

@@ -12,11 +12,12 @@
 Example(num_envs=1000, lr=0.0003, hidden=(128, 128), clip=None)
 """
 
+import contextlib
 import dataclasses
 import math
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, TypeVar, Union
 
@@ -41,6 +42,24 @@ def configure(kind: type[A], assignments: Sequence[str]) -> A:
             raise WeftError(f"--set gives {name} twice: give it once")
         given[name] = _read_field(name, text, types_by_field[name])
     return kind(**given)
+
+
+def read_options(assignments: Sequence[str]) -> dict[str, Any]:
+    """Options from `name=value`, each a number, true, false, none or text, by how it looks.
+
+    >>> read_options(["workers=2", "timeout=0.5", "is_slippery=false", "vector=workers"])
+    {'workers': 2, 'timeout': 0.5, 'is_slippery': False, 'vector': 'workers'}
+    """
+    given: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals or not name:
+            raise WeftError(f"--env-set {assignment}: write option=value, as in --env-set workers=2")
+        if name in given:
+            raise WeftError(f"--env-set gives {name} twice: give it once")
+        # Numbers first: "1" is one, not true.
+        given[name] = next(value for value in _readings(text, (types.NoneType, int, float, bool, str)))
+    return given
 
 
 def read_value(text: str, kind: Any) -> Any:
@@ -77,6 +96,12 @@ def describe(kind: Any) -> str:
     if origin is Literal:
         return "one of " + ", ".join(map(str, parts))
     return str(kind)
+
+
+def _readings(text: str, kinds: Sequence[Any]) -> Iterator[Any]:
+    for kind in kinds:
+        with contextlib.suppress(ValueError):
+            yield read_value(text, kind)
 
 
 def _read_field(name: str, text: str, kind: Any) -> Any:

@@ -53,7 +53,7 @@ def test_projected_programs_equal_their_own_unprojected_run(program: tuple[Rando
     state = algo.init(env_of(4), jax.random.key(7))
     expected, expected_metrics = unprojected(algo, state)
     seen: list[Any] = []
-    ended = Local(projection, limit=20.0).run(state, ITERATIONS, seen.append)
+    ended = Local(projection, limit=20.0).run(state, ITERATIONS, lambda metrics, state: seen.append(metrics))
     assert_equal(ended, expected, projection)
     for metrics, wanted in zip(seen, expected_metrics, strict=True):
         jax.tree.map(lambda got, want: np.testing.assert_array_equal(got[0], want), metrics, wanted)

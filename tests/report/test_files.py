@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.algos.ppo import PPO
+from weft.envs.world import World
 from weft.errors import WeftError
 from weft.report import files
 from weft.report.files import RunFolder, choose_folder, describe_run, safe_name, write_whole
@@ -41,7 +42,7 @@ def test_a_folder_in_use_is_refused(tmp_path):
 
 
 def test_nothing_is_made_before_the_first_update(tmp_path):
-    folder = RunFolder(tmp_path / "run", describe_run("x", PPO(num_envs=3), seed=1))
+    folder = RunFolder(tmp_path / "run", describe_run(PPO(num_envs=3), World("gymnax:CartPole-v1"), seed=1))
     folder.close()
     assert not folder.path.exists()
     folder(UPDATE)

@@ -85,7 +85,7 @@ def _frames(error: BaseException) -> list[Any]:
 
 
 def test_an_error_of_whoever_watches_ends_the_run() -> None:
-    def watch(metrics: Any) -> None:
+    def watch(metrics: Any, state: Any) -> None:
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
@@ -166,7 +166,7 @@ def test_nobody_runs_far_ahead_of_whoever_follows() -> None:
         replaced(built, role, 0, counting(role))
     furthest = 0
 
-    def watch(metrics: Any) -> None:
+    def watch(metrics: Any, state: Any) -> None:
         nonlocal furthest
         time.sleep(0.002)
         seen = watch.seen = getattr(watch, "seen", 0) + 1  # type: ignore[attr-defined]
@@ -183,7 +183,9 @@ def test_metrics_come_once_for_each_iteration_in_order() -> None:
         return {"x": x}, {"x": Mean.of(x)}
 
     algo, seen = toy({"x": jnp.zeros(())}, loop), []
-    engine(algo, copies(a=1, b=1)).run(start_of(algo), 30, lambda metrics: seen.append(float(metrics["x"].total[0])))
+    engine(algo, copies(a=1, b=1)).run(
+        start_of(algo), 30, lambda metrics, state: seen.append(float(metrics["x"].total[0]))
+    )
     assert seen == [float(i) for i in range(1, 31)]
 
 

@@ -8,7 +8,7 @@ else.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import gymnasium as gym
 import jax
@@ -64,11 +64,11 @@ class HostEnv:
         self, state: HostState, action: Any, key: jax.Array, last: jax.Array | None = None
     ) -> tuple[HostState, TimeStep]:
         del key
-        flags = jax.ShapeDtypeStruct((self.num_envs,), bool)
-        result = TimeStep(self.shapes, _floats(self.num_envs), flags, flags, self.shapes, flags)
+        flag = jax.ShapeDtypeStruct((self.num_envs,), bool)
+        result = self.shapes, _floats(self.num_envs), flag, flag, self.shapes, flag
         given = state.names, action, last
-        token, timestep = host_call(partial(_step, self.game), result, state.token, *given, name="env.step")
-        return HostState(token, state.names), timestep
+        token, stepped = host_call(partial(_step, self.game), result, state.token, *given, name="env.step")
+        return HostState(token, state.names), TimeStep(*stepped)
 
     @fragment(name="env.episodes")
     def episodes(self, state: HostState) -> tuple[HostState, dict[str, Mean]]:
@@ -83,6 +83,14 @@ class HostEnv:
             "episodes_dropped": Mean(dropped, finished + dropped),
         }
         return HostState(token, state.names), metrics
+
+    def picture(self, state: HostState) -> np.ndarray:
+        """What the first environment looks like now, as [height, width, 3] bytes."""
+        playing = objects().get(np.asarray(state.names).tobytes())
+        picture = getattr(playing and playing.pool, "picture", lambda: None)()
+        if picture is None:
+            raise WeftError(f"{self.game.name} gives no pictures: evaluate it without --video")
+        return picture
 
     @property
     def shapes(self) -> Any:
@@ -101,8 +109,7 @@ def _reset(game: Game, token: Any, seeds: Any) -> Any:
 def _step(game: Game, token: Any, names: Any, action: Any, last: Any) -> Any:
     pool = _pool(game, token, names)
     stepped = pool.step(action, last)
-    flags: Any = stepped.reward, stepped.terminated, stepped.truncated
-    return TimeStep(stepped.obs, *flags, stepped.final_obs, cast(Any, stepped.valid))
+    return stepped.obs, stepped.reward, stepped.terminated, stepped.truncated, stepped.final_obs, stepped.valid
 
 
 def _episodes(game: Game, token: Any, names: Any) -> Any:

@@ -3,6 +3,7 @@
     runs/ppo-gymnax-CartPole-v1-20250102-030405/
         config.json          what was run, enough to run it again
         metrics.jsonl        one line for each iteration
+        evals.jsonl          one line for each evaluation, if there were any
         events.out.tfevents  the same for TensorBoard
         params.safetensors   the trained parameters
 
@@ -23,13 +24,15 @@ from typing import Any
 import jax
 
 from weft.algorithm import Algorithm
+from weft.envs.world import World
 from weft.errors import WeftError
-from weft.report.logs import EventLog, MetricLog
+from weft.report.logs import EvalLog, EventLog, MetricLog
 from weft.report.update import Update
 from weft.version import VERSION
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
+EVALS = "evals.jsonl"
 PARAMS = "params.safetensors"
 
 
@@ -39,13 +42,13 @@ class RunFolder:
     def __init__(self, path: Path, config: Mapping[str, Any]):
         self.path = path
         self._config = config
-        self._logs: tuple[MetricLog, EventLog] | None = None
+        self._logs: tuple[MetricLog, EvalLog, EventLog] | None = None
 
     def __call__(self, update: Update) -> None:
         if self._logs is None:
             self.path.mkdir(parents=True, exist_ok=True)
             write_config(self.path / CONFIG, self._config)
-            self._logs = (MetricLog(self.path / METRICS), EventLog(self.path))
+            self._logs = (MetricLog(self.path / METRICS), EvalLog(self.path / EVALS), EventLog(self.path))
         for log in self._logs:
             log(update)
 
@@ -70,10 +73,13 @@ def safe_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.") or "run"
 
 
-def describe_run(name: str, algo: Algorithm, **settings: Any) -> dict[str, Any]:
-    """What `config.json` holds: the algorithm with its fields, the run's own settings, and the versions that ran it."""
+def describe_run(algo: Algorithm, world: World, **settings: Any) -> dict[str, Any]:
+    """What `config.json` holds: algorithm and environment with all their settings, the run's own, and the versions."""
     fields = {field.name: getattr(algo, field.name) for field in dataclasses.fields(algo)}
-    return {"algo": name, "config": fields, **settings, "weft": VERSION, "jax": jax.__version__}
+    kind = type(algo)
+    played = {"env": world.name, "env_options": dict(world.options), "wrappers": world.wrappers}
+    names = {"algo": kind.__name__.lower(), "class": f"{kind.__module__}:{kind.__qualname__}"}
+    return {**names, "config": fields, **played, **settings, "weft": VERSION, "jax": jax.__version__}
 
 
 def write_config(path: Path, config: Mapping[str, Any]) -> None:

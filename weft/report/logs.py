@@ -55,6 +55,23 @@ class MetricLog:
         self._file.close()
 
 
+class EvalLog:
+    """Writes a JSON line for each evaluation; there is no file before the first."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def __call__(self, update: Update) -> None:
+        for played in update.evaluations:
+            line = {"steps": played.steps, "return_mean": played.return_mean}
+            lists = {"returns": played.returns, "lengths": played.lengths}
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(line | lists) + "\n")
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+
 class EventLog:
     """Writes TensorBoard events, against environment steps."""
 
@@ -66,6 +83,8 @@ class EventLog:
             for name, mean in row.means.items():
                 if mean is not None:
                     self._writer.add_scalar(name, mean, row.steps)
+        for played in update.evaluations:
+            self._writer.add_scalar("eval_return", played.return_mean, played.steps)
 
     def close(self) -> None:
         self._writer.close()

@@ -13,6 +13,8 @@ out.
 Array(True, dtype=bool)
 """
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,10 +30,11 @@ from weft.report.files import write_whole
 T = TypeVar("T")
 
 
-def save_params(path: str | Path, params: Any, *, name: str = "net") -> None:
-    """Write the arrays of `params`, whose own name is `name`: all of them or nothing."""
+def save_params(path: str | Path, params: Any, *, name: str = "net", more: Mapping[str, Any] | None = None) -> None:
+    """Write the arrays of `params`, whose own name is `name`, and of `more` by name: all of them or nothing."""
     arrays, kinds = {}, {}
-    for leaf_name, leaf in _named_arrays(params, name):
+    named = [pair for root, tree in {name: params, **(more or {})}.items() for pair in _named_arrays(tree, root)]
+    for leaf_name, leaf in named:
         if _is_key(leaf):
             kinds[leaf_name] = str(jax.random.key_impl(leaf))
             leaf = jax.random.key_data(leaf)
@@ -42,7 +45,7 @@ def save_params(path: str | Path, params: Any, *, name: str = "net") -> None:
 
 def load_params(path: str | Path, like: T, *, name: str = "net") -> T:
     """`like` (arrays, or shapes from `jax.eval_shape`) filled from a file; refused if a name, shape or type differs."""
-    arrays = _read(Path(path))
+    arrays = {given: array for given, array in _read(Path(path)).items() if re.match(rf"{re.escape(name)}\b", given)}
     expected = dict(_named_arrays(like, name))
     _match_names(Path(path), set(arrays), set(expected))
     for leaf_name, leaf in expected.items():

@@ -95,6 +95,8 @@ def status(update: Update, returns: Returns) -> str:
     parts = [f"{update.steps:,} steps", f"{rate(update.steps / max(update.seconds, 1e-9))} steps/s"]
     if returns.return_mean is not None:
         parts += [f"return {returns.return_mean:.1f}", f"{returns.episodes:,} episodes"]
+    if returns.evaluated is not None:
+        parts += [f"evaluated {returns.evaluated:.1f}"]
     left = update.seconds * (update.iterations - update.iteration) / update.iteration
     return "  ".join([*parts, f"{timedelta(seconds=round(left))} left"])
 

@@ -15,6 +15,7 @@ from collections import deque
 from weft.report.update import Update
 
 METRIC = "episode_return"
+DROPPED = "episodes_dropped"
 
 
 class Returns:
@@ -22,6 +23,8 @@ class Returns:
 
     def __init__(self, at_least: int = 100):
         self.episodes = 0
+        self.dropped = 0
+        self.evaluated: float | None = None
         self._at_least = at_least
         self._recent: deque[tuple[float, float]] = deque()
         self._held = 0.0
@@ -30,6 +33,10 @@ class Returns:
         if METRIC in update.metrics:
             for total, count in zip(*update.metrics[METRIC], strict=True):
                 self.add(float(total), float(count))
+        for played in update.evaluations:
+            self.evaluated = played.return_mean
+        if DROPPED in update.metrics:
+            self.dropped += round(float(update.metrics[DROPPED][0].sum()))
 
     def add(self, total: float, count: float) -> None:
         """Count one iteration's episodes: the sum of their returns, and how many they were."""

@@ -1,10 +1,32 @@
 """What a run tells its observers as it goes: one `Update` for every few iterations."""
 
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Episodes that were played with what had been learned after so many `steps`."""
+
+    steps: int
+    returns: tuple[float, ...]
+    lengths: tuple[float, ...]
+
+    @property
+    def return_mean(self) -> float:
+        return statistics.fmean(self.returns)
+
+    @property
+    def return_std(self) -> float:
+        return statistics.pstdev(self.returns)
+
+    @property
+    def length_mean(self) -> float:
+        return statistics.fmean(self.lengths)
 
 
 @dataclass(frozen=True)
@@ -21,6 +43,8 @@ class Update:
     """Since training began, compilation excluded."""
     metrics: Mapping[str, tuple[np.ndarray, np.ndarray]]
     """By name: the totals and the counts, one row for each iteration since the last update."""
+    evaluations: tuple[Evaluation, ...] = ()
+    """Those that have come back since the last update."""
 
 
 class Observer(Protocol):

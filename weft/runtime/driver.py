@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from weft import envs
 from weft.algorithm import Algorithm
-from weft.envs.timestep import Env
+from weft.envs.world import EnvSpec, World
 from weft.errors import WeftError, unknown
+from weft.evaluation.strand import Evaluations
 from weft.graph.trace import recording, refuse_unread
 from weft.host import own_objects
 from weft.layout import catalogue
@@ -23,13 +23,12 @@ from weft.layout.layout import Layout
 from weft.metrics import Mean
 from weft.project.project import Projection, project
 from weft.report.returns import Returns
-from weft.report.update import Observer, Update
+from weft.report.update import Evaluation, Observer, Update
 from weft.runtime.devices import run_inline
 from weft.runtime.local import Local
 from weft.runtime.once import compile_once
 
 ENGINES = {"local": Local}
-EnvSpec = str | Callable[[int], Env]
 
 
 class Diverged(WeftError):
@@ -53,6 +52,10 @@ class Result:
     episodes: int
     return_mean: float | None
     state: Any = field(repr=False)
+    episodes_dropped: int = 0
+    """Episodes given up because their environment failed and was started again."""
+    evaluation: float | None = None
+    """The mean return of the last evaluation, if there were any."""
     out: Path | None = None
     """The run's folder, if it has one."""
 
@@ -62,16 +65,16 @@ class Plan:
     """A run that was found possible: everything is traced and projected, nothing is compiled."""
 
     algo: Algorithm
-    env_of: Callable[[int], Env]
+    env_of: World
     layout: Layout
 
     @classmethod
     def of(cls, algo: Algorithm, env: EnvSpec, layout: Layout | str | None) -> "Plan":
-        """Resolve names; `env` is a spec or a function from a number of environments to an `Env`."""
+        """Resolve names; see `World.of` for what `env` may be."""
         run_inline()
         if isinstance(layout, str) or layout is None:
             layout = catalogue.parse(layout or "fused")
-        return cls(algo, partial(envs.make, env) if isinstance(env, str) else env, layout)
+        return cls(algo, World.of(env), layout)
 
     def project(self, length: int = 1) -> Projection:
         """The projection of `length` iterations, refused if a setting was given that nothing reads."""
@@ -96,27 +99,35 @@ def train(
     seed: int = 0,
     observers: Iterable[Observer] = (),
     stuck_after: float = 600.0,
+    eval_every: int | None = None,
+    eval_episodes: int = 10,
 ) -> Result:
-    """Train for at least `steps` environment steps, whole iterations."""
+    """Train for at least `steps` environment steps, whole iterations.
+
+    Every `eval_every` steps, and at the end, `eval_episodes` are played with what was learned, beside the training.
+    """
     started = time.perf_counter()
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
     plan = Plan.of(algo, env, layout)
-    parts, iterations, steps_per_iteration = _divide(plan, steps)
+    parts, iterations, steps_per_iteration = _divide(plan, steps, eval_every)
     engines = [(ENGINES[engine](projection, limit=stuck_after), times) for projection, times in parts]
     returns = Returns()
-    with own_objects():
+    with own_objects(), Evaluations(algo, plan.env_of, every=eval_every, episodes=eval_episodes) as evaluations:
         state = jax.block_until_ready(plan.init(seed))
         compiled = time.perf_counter()
-        reporter = Reporter(iterations, steps_per_iteration, (returns, *observers), compiled)
+        reporter = Reporter(iterations, steps_per_iteration, (returns, *observers), compiled, evaluations)
         for compiled_engine, times in engines:
-            state = compiled_engine.run(state, times, partial(reporter, compiled_engine.projection.whole.length))
+            reporter.begun = reporter.done
+            length = compiled_engine.projection.whole.length
+            state = compiled_engine.run(state, times, partial(reporter, length), partial(reporter.due, length))
         jax.block_until_ready(state)
         ended = time.perf_counter()
-    _refuse_nan(state)
+        _refuse_nan(state)
+        reporter.finish()
     return Result(
         algo=type(algo).__name__.lower(),
-        env=env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__),
+        env=plan.env_of.name,
         layout=plan.layout.name,
         engine=engine,
         seed=seed,
@@ -128,6 +139,8 @@ def train(
         episodes=returns.episodes,
         return_mean=returns.return_mean,
         state=state,
+        episodes_dropped=returns.dropped,
+        evaluation=evaluations.last,
     )
 
 
@@ -139,14 +152,34 @@ class Reporter:
     steps_per_iteration: int
     observers: tuple[Observer, ...]
     started: float
+    evaluations: Evaluations
     done: int = 0
+    begun: int = 0
+    """Iterations done before the engine at work began."""
 
-    def __call__(self, iterations: int, metrics: dict[str, Mean]) -> None:
+    def __call__(self, iterations: int, metrics: dict[str, Mean], state: Any) -> None:
         rows = {name: (np.asarray(mean.total), np.asarray(mean.count)) for name, mean in metrics.items()}
         self.done += iterations
         self.refuse_nan(rows)
+        if state is not None:
+            self.evaluations.send(self.done * self.steps_per_iteration, state)
+        self.tell(rows, self.evaluations.results())
+
+    def due(self, length: int, number: int) -> bool:
+        """Whether the state is to be evaluated after pass `number`, of `length` iterations each."""
+        after = self.begun + number * length
+        before, now = ((iterations * self.steps_per_iteration) for iterations in (after - length, after))
+        return self.evaluations.due(before, now, last=after == self.iterations)
+
+    def finish(self) -> None:
+        """Wait for the evaluations that are still under way."""
+        if late := self.evaluations.finish():
+            self.tell({}, late)
+
+    def tell(self, rows: dict[str, tuple[np.ndarray, np.ndarray]], evaluations: tuple[Evaluation, ...]) -> None:
         seconds = time.perf_counter() - self.started
-        update = Update(self.done, self.iterations, self.done * self.steps_per_iteration, seconds, rows)
+        steps = self.done * self.steps_per_iteration
+        update = Update(self.done, self.iterations, steps, seconds, rows, evaluations)
         for observer in self.observers:
             observer(update)
 
@@ -166,7 +199,7 @@ def _refuse_nan(state: Any) -> None:
             raise Diverged(f"state{jax.tree_util.keystr(path)} is not a number at the end: training has diverged")
 
 
-def _divide(plan: Plan, steps: int) -> tuple[list[tuple[Projection, int]], int, int]:
+def _divide(plan: Plan, steps: int, eval_every: int | None) -> tuple[list[tuple[Projection, int]], int, int]:
     """The projections to go through and how often each; iterations in all; environment steps in each."""
     one = plan.project()
     per = one.whole.steps_per_iteration
@@ -178,7 +211,7 @@ def _divide(plan: Plan, steps: int) -> tuple[list[tuple[Projection, int]], int, 
         raise WeftError(f"steps={steps}: give at least 1")
     iterations = math.ceil(steps / per)
     # Iterations that nothing interrupts are one dispatch: few enough of them to follow the run, many enough to be free.
-    length = 1 if one.interrupted else _length(iterations)
+    length = 1 if one.interrupted else min(_length(iterations), max(1, (eval_every or steps) // per))
     parts = [(one if length == 1 else plan.project(length), iterations // length)]
     if rest := iterations % length:
         parts.append((plan.project(rest), 1))

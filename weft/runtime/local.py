@@ -18,10 +18,11 @@ from weft.runtime.channel import Meeting, Stopped, Stream, Wait
 from weft.runtime.compile import compile_runs
 from weft.runtime.devices import Devices
 from weft.runtime.evaluate import Context
-from weft.runtime.shares import gather, gather_metrics, scatter
+from weft.runtime.shares import copied, gather, gather_metrics, scatter
 from weft.runtime.strand import Strand
 
-Watch = Callable[[Any], None]
+Watch = Callable[[Any, Any], None]
+Due = Callable[[int], bool]
 
 
 # Seconds that a run that ends leaves its threads: one that hangs in a role's own code must not hide what went wrong.
@@ -62,9 +63,18 @@ class Local:
             compiled[role.name, index] = compiled[role.name, 0] if shared else compile_runs(program, context)
         return compiled
 
-    def run(self, state: Any, times: int, watch: Watch = lambda outputs: None) -> Any:
-        """The state after going through the programs `times` times; `watch` gets the metrics of each."""
-        return _Session(self, times, watch).run(state) if times else state
+    def run(
+        self,
+        state: Any,
+        times: int,
+        watch: Watch = lambda metrics, state: None,
+        due: Due = lambda number: False,
+    ) -> Any:
+        """The state after going through the programs `times` times.
+
+        `watch` gets the metrics of each time, and the state after it if its number, from 1, is `due`: else None.
+        """
+        return _Session(self, times, watch, due).run(state) if times else state
 
 
 @dataclass
@@ -74,6 +84,7 @@ class _Session:
     engine: Local
     times: int
     watch: Watch
+    due: Due
 
     def __post_init__(self) -> None:
         self.projection = self.engine.projection
@@ -102,7 +113,7 @@ class _Session:
         try:
             for thread in threads:
                 thread.start()
-            ends = [self.collect() for _ in range(self.times)][-1]
+            ends = [self.collect(number) for number in range(1, self.times + 1)][-1]
         finally:
             self.wait.stop()
             end = time.monotonic() + PATIENCE
@@ -114,10 +125,11 @@ class _Session:
     def work(self, strand: Strand, state: dict[int, Any]) -> None:
         """A thread's life: iterate, report, and hand the state on to the next iteration."""
         try:
-            for _ in range(self.times):
+            for number in range(1, self.times + 1):
                 outputs = strand.iterate(state)
                 state = {leaf: outputs[leaf] for leaf in strand.program.inputs}
-                self.report(strand.name, outputs)
+                # What is handed on may be overwritten by the next iteration, so what is asked for is copied.
+                self.report(strand.name, copied(outputs) if self.due(number) else outputs)
         except Stopped:
             pass
         except BaseException as error:
@@ -132,10 +144,11 @@ class _Session:
                 continue
         raise Stopped
 
-    def collect(self) -> dict[tuple[str, int], dict[int, Any]]:
+    def collect(self, number: int) -> dict[tuple[str, int], dict[int, Any]]:
         """The outputs of every strand for one iteration of the programs; metrics go to the watcher."""
         outputs = {(strand.program.role, strand.index): self.take(strand.name) for strand in self.strands}
-        self.watch(gather_metrics(self.projection, outputs))
+        state = gather(self.projection, outputs) if self.due(number) else None
+        self.watch(gather_metrics(self.projection, outputs), state)
         return outputs
 
     def take(self, name: str) -> dict[int, Any]:

@@ -19,6 +19,12 @@ from weft.runtime.keys import fold
 Outputs = dict[tuple[str, int], dict[int, Any]]
 
 
+@jax.jit
+def copied(leaves: Any) -> Any:
+    """The same arrays, in memory of their own."""
+    return jax.tree.map(jnp.copy, leaves)
+
+
 def scatter(projection: Projection, state: Any) -> Outputs:
     """For every replica, the leaves of the state that it starts from; copies, so that it may overwrite them."""
     leaves = jax.tree.leaves(state)
@@ -59,15 +65,10 @@ def _parts(projection: Projection, outputs: Outputs, index: int) -> tuple[Role, 
 def _replica_leaves(projection: Projection, role: Role, index: int, leaves: list[Any]) -> list[Any]:
     wanted, axes = projection.programs[role.name].inputs, projection.axes[role.name]
     if role.shares == 1:
-        return _copied([leaves[leaf] for leaf in wanted])
+        return copied([leaves[leaf] for leaf in wanted])
     shares = range(index * role.devices, (index + 1) * role.devices)
     spread = Devices(role.devices).spread
     return [spread([_share(leaves[leaf], axes[leaf], role, share) for share in shares]) for leaf in wanted]
-
-
-@jax.jit
-def _copied(leaves: list[Any]) -> list[Any]:
-    return [jnp.copy(leaf) for leaf in leaves]
 
 
 def _share(leaf: Any, axis: int | None, role: Role, share: int) -> Any:

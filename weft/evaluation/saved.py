@@ -1,0 +1,64 @@
+"""A finished run, read back from its folder: what was trained, on what, and what it learned."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from weft.algorithm import Algorithm
+from weft.envs.world import World
+from weft.errors import WeftError
+from weft.evaluation.learned import Learned, load
+from weft.modules import import_module
+from weft.report.files import CONFIG, PARAMS
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """An algorithm with its settings, its environments, and where its parameters are."""
+
+    path: Path
+    algo: Algorithm
+    world: World
+    steps: int
+
+    @classmethod
+    def open(cls, path: str | Path) -> "SavedRun":
+        """The run in a folder."""
+        folder = Path(path)
+        config = _read(folder / CONFIG)
+        try:
+            world = World.of(config["env"], config["env_options"], config["wrappers"])
+            return cls(folder, _algorithm(config), world, config["steps"])
+        except KeyError as error:
+            raise WeftError(f"{folder / CONFIG} lacks {error}: it was written by another version of weft") from None
+
+    def learned(self) -> Learned:
+        """What the run learned."""
+        return load(self.path / PARAMS, self.algo, self.world)
+
+
+def _algorithm(config: dict[str, Any]) -> Algorithm:
+    module, _, name = config["class"].partition(":")
+    kind = getattr(import_module(module, "an algorithm"), name, None)
+    if not (isinstance(kind, type) and issubclass(kind, Algorithm)):
+        raise WeftError(
+            f"the run was of {config['class']}, which is no algorithm here: run this where it can be imported"
+        )
+    known = {field.name for field in dataclasses.fields(kind)}
+    if strange := sorted(set(config["config"]) - known):
+        raise WeftError(f"the run set {', '.join(strange)}, which {config['class']} no longer has")
+    settings: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in config["config"].items()
+    }
+    return kind(**settings)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise WeftError(f"{path.parent} is not a run's folder: it has no {path.name}") from None
+    except json.JSONDecodeError as error:
+        raise WeftError(f"{path} is not what weft wrote: {error}") from None

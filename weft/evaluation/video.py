@@ -1,0 +1,72 @@
+"""Episodes as a film: a picture after every step, written as .mp4 or .gif."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.envs.host import HostEnv
+from weft.envs.world import World
+from weft.errors import WeftError
+
+SUFFIXES = (".mp4", ".gif")
+FRAMES_PER_SECOND = 30
+
+
+class Camera:
+    """Takes pictures of one environment of a world; `world` is the same world, able to be filmed."""
+
+    def __init__(self, world: World):
+        self.world = _able_to_render(world)
+        self._env = _innermost(self.world(1))
+        if not hasattr(self._env, "picture"):
+            raise WeftError(f"{world.name} gives no pictures: evaluate it without --video")
+        self._frames: list[np.ndarray] = []
+
+    def shoot(self, playing: Any) -> None:
+        """Take a picture of an episode under way."""
+        state = playing.env
+        while hasattr(state, "inner") and hasattr(state, "memory"):
+            state = state.inner
+        self._frames.append(self._env.picture(state))
+
+    def write(self, path: Path) -> None:
+        """Write all pictures taken."""
+        import imageio.v3 as imageio
+
+        # Video formats want even sides; a row or column more of the same is not seen.
+        frames = [
+            np.pad(frame, ((0, frame.shape[0] % 2), (0, frame.shape[1] % 2), (0, 0)), "edge") for frame in self._frames
+        ]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        options: dict[str, Any] = {"fps": FRAMES_PER_SECOND}
+        if path.suffix == ".gif":
+            options = {"duration": 1000 / FRAMES_PER_SECOND, "loop": 0}
+        imageio.imwrite(path, np.stack(frames), **options)
+
+
+def check_suffix(path: Path) -> Path:
+    """The path, if a film can be written there."""
+    if path.suffix not in SUFFIXES:
+        raise WeftError(f"--video {path}: the name must end in {' or '.join(SUFFIXES)}")
+    try:
+        import imageio
+        import imageio_ffmpeg
+    except ModuleNotFoundError:
+        raise WeftError("films need two more packages: pip install 'weft[video]'") from None
+    del imageio, imageio_ffmpeg
+    return path
+
+
+def _able_to_render(world: World) -> World:
+    """Environments of Gymnasium's kind draw only if they are made to, and here only in this process."""
+    env = _innermost(world(1))
+    needed = getattr(env.game, "rendering", {}) if isinstance(env, HostEnv) else {}
+    return dataclasses.replace(world, options=tuple(sorted((dict(world.options) | needed).items())))
+
+
+def _innermost(env: Any) -> Any:
+    while hasattr(env, "layer"):
+        env = env.env
+    return env

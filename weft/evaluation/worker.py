@@ -1,0 +1,39 @@
+"""The process that evaluates while another trains: jobs come in as lines, returns go out as lines.
+
+It gives way to everything else on the machine, and ends when whoever started it does.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import cloudpickle
+
+from weft.evaluation.episodes import Evaluator
+from weft.evaluation.learned import load
+
+GIVING_WAY = 19
+
+
+def main() -> None:
+    """Play until there is nobody to tell."""
+    os.nice(GIVING_WAY)
+    algo, env_of, episodes = cloudpickle.loads(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))
+    # Answers go where they are read; whatever an environment prints does not.
+    answers, sys.stdout = sys.stdout, sys.stderr
+    evaluator: Evaluator | None = None
+    for line in sys.stdin.buffer:
+        path = Path(json.loads(line)["path"])
+        try:
+            what = load(path, algo, env_of)
+            evaluator = evaluator or Evaluator(algo, env_of)
+            answer = vars(evaluator(what, episodes=episodes))
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        path.unlink(missing_ok=True)
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
