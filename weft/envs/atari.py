@@ -81,7 +81,7 @@ class AtariGame:
             kind="native",
             indices=indices,
             seeds=seeds,
-            learned=_Learned(self.settings),
+            learned=Scores(clip_reward=self.settings.clip_reward, life_loss=self.settings.life_loss),
             **common,
         )
 
@@ -109,6 +109,20 @@ class AtariEngine:
         self._vector = None
 
 
+class Scores:
+    """What of a step is learned from: rewards of one size, and lost lives."""
+
+    def __init__(self, *, clip_reward: bool, life_loss: bool) -> None:
+        self._clip_reward, self._life_loss, self._lives = clip_reward, life_loss, np.zeros(0)
+
+    def __call__(self, reward: np.ndarray, ended: np.ndarray, info: dict[str, Any]) -> tuple[np.ndarray, Any]:
+        reward = np.sign(reward) if self._clip_reward else reward
+        if not self._life_loss:
+            return reward, None
+        before, self._lives = self._lives, info["lives"].copy()
+        return reward, (self._lives < before) & ~ended if len(before) else None
+
+
 def make(env_id: str, num_envs: int, **options: Any) -> HostEnv:
     """`num_envs` copies of one game."""
     known = available()
@@ -128,22 +142,6 @@ def available() -> dict[str, str]:
     gym.register_envs(ale_py)
     ids = [env_id for env_id in gym.registry if env_id.startswith(PREFIX)]
     return {env_id: f"{env_id.removeprefix(PREFIX).rpartition('-')[0]} of the Atari 2600" for env_id in ids}
-
-
-class _Learned:
-    """What of a step is learned from: rewards of one size, and lost lives."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings, self._lives = settings, np.zeros(0)
-
-    def __call__(self, reward: np.ndarray, ended: np.ndarray, info: dict[str, Any]) -> tuple[np.ndarray, Any]:
-        if self._settings.clip_reward:
-            reward = np.sign(reward)
-        if not self._settings.life_loss:
-            return reward, None
-        lives = info["lives"].copy()
-        before, self._lives = self._lives, lives
-        return reward, (lives < before) & ~ended if len(before) else None
 
 
 def _settings(env_id: str, options: Mapping[str, Any]) -> Settings:
