@@ -127,10 +127,12 @@ _current: ContextVar[Objects] = ContextVar("objects", default=_of_process)  # no
 
 def _flat(result: Any, structure: Any, expected: list[tuple[tuple[int, ...], np.dtype]], name: str) -> list[Any]:
     """The result as a list of arrays, refused where it is not what was declared."""
-    leaves, treedef = jax.tree.flatten(result)
-    if treedef != structure:
-        raise WeftError(f"host code {name!r} returned {treedef}, but it declares {structure}")
-    arrays = [np.asarray(leaf) for leaf in leaves]
+    try:
+        arrays = [np.asarray(leaf) for leaf in structure.flatten_up_to(result)]
+    except ValueError:
+        raise WeftError(
+            f"host code {name!r} returned {jax.tree.structure(result)}, but it declares {structure}"
+        ) from None
     for array, (shape, dtype) in zip(arrays, expected, strict=True):
         if array.shape != shape or array.dtype != dtype:
             raise WeftError(

@@ -1,5 +1,5 @@
-"""Random training loops: random fragments, nested loops, glue and wirings of the state, as plain data and its
-interpreter.
+"""Random training loops: random fragments, host code, nested loops, glue and wirings of the state, as plain data and
+its interpreter.
 
 All arithmetic is on small whole numbers, also where the type is float: every result is exact, so a program has one
 right answer however its operations are grouped.
@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from weft import Algorithm, Layout, Role, fragment
+from weft.host import host_call, new_token
 from weft.metrics import Mean
 
 FRAGMENTS = ("a", "b", "c", "d", "e")
@@ -50,6 +52,14 @@ def _custom(x: jax.Array) -> jax.Array:
 
 _custom.defvjp(lambda x: (_custom(x), None), lambda _, g: (g,))
 
+
+def _host(x: jax.Array) -> jax.Array:
+    def double(token: np.ndarray, x: np.ndarray) -> np.ndarray:
+        return np.mod(x * 2 + 1, 31)
+
+    return host_call(double, jax.ShapeDtypeStruct(x.shape, x.dtype), new_token(4), x, name="host")[1]
+
+
 OPS: dict[str, tuple[tuple[str, ...], str, Callable[..., Any]]] = {
     "mix": (("float", "float"), "float", lambda a, b: jnp.mod(a * 2 + b * 3 + 1, 31)),
     "shift": (("float", "int"), "float", lambda a, i: jnp.mod(a + i.astype(jnp.float32), 31)),
@@ -58,6 +68,7 @@ OPS: dict[str, tuple[tuple[str, ...], str, Callable[..., Any]]] = {
     "vmap": (("float", "float"), "float", jax.vmap(lambda a, b: jnp.mod(a * b, 31))),
     "remat": (("float",), "float", jax.checkpoint(lambda a: jnp.mod(a * 5 + 2, 31))),
     "custom": (("float",), "float", _custom),
+    "host": (("float",), "float", lambda a: _host(a)),
     "count": (("int",), "int", lambda i: (i * 3 + 1) % 17),
     "total": (("float",), "int", lambda a: jnp.sum(a).astype(jnp.int32) % 17),
     "above": (("float",), "bool", lambda a: jnp.sum(a) > 40),
@@ -213,4 +224,5 @@ def _newest_first(indices: Sequence[int]) -> st.SearchStrategy[int]:
 
 def _used(body: tuple[Any, ...]) -> set[str]:
     names = {statement.name for statement in body if isinstance(statement, Call)}
+    names |= {statement.op for statement in body if isinstance(statement, Glue) and statement.op == "host"}
     return names.union(*(_used(statement.body) for statement in body if not isinstance(statement, Glue)))

@@ -4,7 +4,7 @@ Names may be dotted: whoever places `env` places `env.episodes` too, unless that
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -80,15 +80,16 @@ def closed_parts(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
-def host_function(eqn: Any) -> Callable[..., list[Any]]:
+def host_function(eqn: Any) -> Callable[[Sequence[Any]], list[Any]]:
     """What an equation marked as host code calls, from its operands to those of its results that are used."""
     body = eqn.params["jaxpr"].jaxpr
     (call,) = body.eqns
     given = [body.invars.index(atom) for atom in call.invars]
     wanted = [call.outvars.index(atom) for atom in body.outvars]
-    callback = call.params["callback"]
+    # Its own function takes and gives flat lists: JAX's way around it would only flatten them once more.
+    callback = call.params["callback"].callback_func
 
-    def function(*operands: Any) -> list[Any]:
+    def function(operands: Sequence[Any]) -> list[Any]:
         results = callback(*[operands[index] for index in given])
         return [results[index] for index in wanted]
 

@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from weft.errors import WeftError
 
 AXIS = "devices"
+HostFunction = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,11 @@ class Devices:
         """The same value on each device."""
         return self.spread([value] * self.count)
 
-    def call(self, function: Callable[..., Sequence[Any]], inputs: Sequence[Any]) -> Sequence[Any]:
+    def call(self, function: HostFunction, inputs: Sequence[Any]) -> Sequence[Any]:
         """Host code, called once for each device with that device's part."""
         if self.count == 1:
-            return function(*inputs)
-        results = [function(*[value[device] for value in inputs]) for device in range(self.count)]
+            return function(inputs)
+        results = [function([value[device] for value in inputs]) for device in range(self.count)]
         return [self.spread(parts) for parts in zip(*results, strict=True)]
 
     def stack(self, steps: Sequence[Any]) -> Any:

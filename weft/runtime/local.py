@@ -158,6 +158,9 @@ class _Session:
             except queue.Empty:
                 if self.failure:
                     who, error = self.failure
+                    if isinstance(error, WeftError):
+                        # Says itself what is wrong: with a user's environment, say.
+                        raise type(error)(f"role {who}: {error}") from error
                     raise RoleFailed(f"role {who} failed: {type(error).__name__}: {error}") from error
 
     def strand(self, role: Any, index: int) -> Strand:

@@ -1,0 +1,219 @@
+"""Host code in a loop: called in order, as often as the loop says, wherever it is placed."""
+
+import threading
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from tests.toys import apart, copies, on, projected, run, toy
+from weft import Layout, Role, WeftError
+from weft.host import Objects, host_call, new_token, objects, own_objects
+from weft.project.program import Host, walk
+from weft.runtime.once import compile_once
+
+LENGTH = 3
+LAYOUTS = {
+    "fused": apart(all="*"),
+    "apart": apart(one="world", two="learn *"),
+    "whole": apart(one="act *", two="world"),
+}
+
+
+class Recorder:
+    """Host code with a memory: it notes every call, and the answer depends on how many there were."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[list[int], list[float]]] = []
+        self.threads: set[str] = set()
+
+    def __call__(self, token: np.ndarray, x: np.ndarray) -> np.ndarray:
+        self.calls.append((token.tolist(), x.tolist()))
+        self.threads.add(threading.current_thread().name)
+        return x + len(self.calls)
+
+
+def walking(recorder: Any, num_envs: int = 4) -> Any:
+    """A rollout of a host object inside a loop, with device code around it."""
+
+    def start(env: Any) -> dict[str, Any]:
+        return {"x": jnp.arange(float(env.num_envs)), "token": new_token(env.num_envs), "w": jnp.float32(0)}
+
+    def loop(s: dict[str, Any]) -> dict[str, Any]:
+        def tick(carry: Any, _: Any) -> Any:
+            token, x = carry
+            result = jax.ShapeDtypeStruct(x.shape, x.dtype)
+            token, x = host_call(recorder, result, token, on("act", lambda x: x * 2)(x), name="world")
+            return (token, jnp.mod(x, 17)), x
+
+        (token, x), xs = lax.scan(tick, (s["token"], s["x"]), length=LENGTH)
+        return {"x": x, "token": token, "w": on("learn", lambda w, xs: w + xs.sum())(s["w"], xs)}
+
+    return toy(start, loop, num_envs)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_host_code_is_called_in_order_under_every_layout(layout: str) -> None:
+    recorder, alone = Recorder(), Recorder()
+    algo = walking(recorder)
+    ended, _ = run(algo, LAYOUTS[layout], iterations=2)
+    expected, _ = run(walking(alone), LAYOUTS["fused"], iterations=2)
+    assert recorder.calls == alone.calls
+    assert [token for token, _ in recorder.calls] == [[n] * 4 for n in range(2 * LENGTH)]
+    assert jax.tree.all(jax.tree.map(np.array_equal, ended, expected))
+    assert ended["token"].tolist() == [2 * LENGTH] * 4
+
+
+def test_it_runs_in_the_thread_of_the_role_that_it_is_placed_on() -> None:
+    recorder = Recorder()
+    run(walking(recorder), LAYOUTS["apart"])
+    assert recorder.threads == {"one[0]"}
+
+
+def test_replicas_call_it_each_with_their_own_rows() -> None:
+    seen: dict[str, list[list[float]]] = {}
+
+    def notes(token: np.ndarray, x: np.ndarray) -> np.ndarray:
+        seen.setdefault(threading.current_thread().name, []).append(x.tolist())
+        return x
+
+    layout = Layout(Role("world", ("world", "act"), replicas=2), Role("learner", ("*",)))
+    ended, _ = run(walking(notes), layout, iterations=1)
+    assert {name: calls[0] for name, calls in seen.items()} == {"world[0]": [0.0, 2.0], "world[1]": [4.0, 6.0]}
+    assert ended["token"].tolist() == [LENGTH] * 4
+
+
+def test_a_role_over_several_devices_calls_it_for_each() -> None:
+    seen = []
+
+    def notes(token: np.ndarray, x: np.ndarray) -> np.ndarray:
+        seen.append(x.tolist())
+        return x + 1
+
+    algo = toy(
+        lambda env: {"x": jnp.arange(float(env.num_envs)), "token": new_token(env.num_envs)},
+        lambda s: dict(
+            zip(
+                ("token", "x"),
+                host_call(notes, jax.ShapeDtypeStruct(s["x"].shape, s["x"].dtype), s["token"], s["x"], name="world"),
+                strict=True,
+            )
+        ),
+    )
+    ended, _ = run(algo, Layout(Role("all", ("*",), devices=2)), iterations=1)
+    assert seen == [[0.0, 1.0], [2.0, 3.0]]
+    assert ended["x"].tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_it_is_never_part_of_a_compiled_run() -> None:
+    program = projected(walking(Recorder()), LAYOUTS["fused"]).programs["all"]
+    assert [times for step, times in walk(program.steps) if isinstance(step, Host)] == [LENGTH]
+    assert program.interrupted and not program.exchanges
+
+
+def test_it_is_called_even_if_nothing_uses_its_result() -> None:
+    recorder = Recorder()
+
+    def loop(s: dict[str, Any]) -> dict[str, Any]:
+        x = s["x"]
+        token, _ = host_call(recorder, jax.ShapeDtypeStruct(x.shape, x.dtype), s["token"], x, name="world")
+        return {"x": on("act")(x), "token": token}
+
+    run(toy(lambda env: {"x": jnp.zeros(4), "token": new_token(4)}, loop), apart(one="act", two="*"), iterations=2)
+    assert len(recorder.calls) == 2
+
+
+def test_results_that_are_not_as_declared_are_refused() -> None:
+    def wrong(result: Any) -> Any:
+        def call(x: jax.Array) -> Any:
+            return host_call(lambda token, x: result, jax.typeof(x), new_token(2), x, name="world")[1]
+
+        return compile_once(call, jnp.zeros(2))(jnp.zeros(2))
+
+    with pytest.raises(WeftError, match=r"host code 'world' returned float32\[3\] where it declares float32\[2\]"):
+        wrong(np.zeros(3, np.float32))
+    with pytest.raises(WeftError, match=r"returned float64\[2\] where it declares float32\[2\]"):
+        wrong(np.zeros(2))
+    with pytest.raises(WeftError, match=r"returned float32\[2, 2\] where it declares float32\[2\]"):
+        wrong((np.zeros(2, np.float32),) * 2)
+
+
+def test_a_result_of_another_structure_is_refused() -> None:
+    def call(x: jax.Array) -> Any:
+        return host_call(lambda token, x: x, (jax.typeof(x),) * 2, new_token(2), x, name="world")[1]
+
+    with pytest.raises(WeftError, match=r"host code 'world' returned PyTreeDef\(\*\), but it declares"):
+        compile_once(call, jnp.zeros(2))(jnp.zeros(2))
+
+
+def test_a_branch_around_host_code_is_refused() -> None:
+    def loop(s: dict[str, Any]) -> dict[str, Any]:
+        x = s["x"]
+
+        def called(x: jax.Array) -> jax.Array:
+            return host_call(Recorder(), jax.ShapeDtypeStruct(x.shape, x.dtype), new_token(4), x, name="world")[1]
+
+        return {"x": lax.cond(x.sum() > 0, called, lambda x: x, x)}
+
+    with pytest.raises(WeftError, match=r"a `cond` holds host code \(world\)"):
+        projected(toy({"x": jnp.zeros(4)}, loop), apart(one="*"))
+
+
+def test_an_error_in_host_code_names_the_role() -> None:
+    def breaks(token: np.ndarray, x: np.ndarray) -> np.ndarray:
+        raise OSError("no such simulator")
+
+    with pytest.raises(Exception, match=r"role one\[0\] failed: OSError: no such simulator"):
+        run(walking(breaks), LAYOUTS["apart"])
+
+
+def test_outside_weft_it_is_a_callback() -> None:
+    recorder = Recorder()
+    x = jnp.ones(2)
+    call = jax.jit(
+        lambda x: host_call(recorder, jax.ShapeDtypeStruct((2,), jnp.float32), new_token(2), x, name="world")
+    )
+    assert call(x)[1].tolist() == [2.0, 2.0]
+
+
+class Thing:
+    closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_objects_belong_to_their_run_and_end_with_it() -> None:
+    outside = objects()
+    with own_objects() as kept:
+        thing = objects().keep("thing", Thing())
+        assert kept.get("thing") is thing and outside.get("thing") is None
+    assert thing.closed == 1 and objects() is outside
+
+
+def test_objects_are_closed_though_one_of_them_cannot_be() -> None:
+    class Stubborn(Thing):
+        def close(self) -> None:
+            raise OSError("busy")
+
+    kept = Objects()
+    kept.keep(0, Stubborn())
+    thing = kept.keep(1, Thing())
+    with pytest.raises(OSError, match="busy"):
+        kept.close()
+    assert thing.closed == 1
+
+
+def test_replicas_find_the_objects_of_their_run() -> None:
+    found = []
+
+    def looks(token: np.ndarray, x: np.ndarray) -> np.ndarray:
+        found.append(objects())
+        return x
+
+    with own_objects() as kept:
+        run(walking(looks), copies(act=1, world=2, learn=1), iterations=1)
+    assert set(found) == {kept}
