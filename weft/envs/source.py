@@ -12,6 +12,7 @@ import inspect
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
@@ -89,12 +90,12 @@ def registered(env_id: str, arguments: Mapping[str, Any]) -> Source:
         import_module(module_name)
     try:
         spec = registration._find_spec(short_id)
-        creator = registration.load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else None
+        creator = _loaded(spec.entry_point)
     except gym.error.UnregisteredEnv:
         raise unknown("gym environment", env_id, gym.registry) from None
     except ImportError as error:
         raise WeftError(f"gym:{env_id} cannot be made: {error}") from error
-    _check_arguments(f"gym:{env_id}", creator or spec.entry_point, arguments, ("max_episode_steps",))
+    _check_arguments(f"gym:{env_id}", creator, arguments, ("max_episode_steps",))
     return Source(f"gym:{env_id}", spec.id, Arguments.of(arguments))
 
 
@@ -175,6 +176,15 @@ def _made(source: Source) -> gym.Env:
     if not isinstance(env, gym.Env):
         raise WeftError(f"{source.name} made {env!r}, which is not a gymnasium.Env")
     return env
+
+
+def _loaded(entry_point: Any) -> Any:
+    if not isinstance(entry_point, str):
+        return entry_point
+    with warnings.catch_warnings():
+        # What others' packages deprecate in each other is not for us to say; Box2D even crashes where it is an error.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return registration.load_env_creator(entry_point)
 
 
 def _attribute(text: str) -> Any:

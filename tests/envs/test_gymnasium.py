@@ -1,0 +1,210 @@
+import os
+import subprocess
+import sys
+import textwrap
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from tests.envs import games
+from weft.envs import choice
+from weft.envs import gymnasium as family
+from weft.envs.choice import chosen
+from weft.envs.options import Options
+from weft.envs.source import Arguments, Source
+from weft.errors import WeftError
+
+
+def test_games_are_values():
+    assert family.make("CartPole-v1", 2) == family.make("CartPole-v1", 2)
+    assert hash(family.make("CartPole-v1", 2)) == hash(family.make("CartPole-v1", 2))
+    others = [
+        family.make("CartPole-v1", 3),
+        family.make("CartPole-v1", 2, vector="workers"),
+        family.make("CartPole-v1", 2, sutton_barto_reward=True),
+        family.make("Acrobot-v1", 2),
+    ]
+    assert all(other != family.make("CartPole-v1", 2) for other in others)
+    assert family.own(games.Counting, 1) == family.own("tests.envs.games:Counting", 1)
+    assert family.own(games.Counting, 1) != family.own(games.Terminating, 1)
+    assert family.own(lambda: games.Counting(), 1) != family.own(lambda: games.Counting(), 1)
+
+
+def test_arguments_may_be_lists():
+    maps = [family.make("FrozenLake-v1", 1, desc=["SF", "FG"]) for _ in range(2)]
+    assert maps[0] == maps[1] and hash(maps[0]) == hash(maps[1])
+    assert maps[0].observation_space.n == 4
+
+
+def test_arguments_reach_the_environment():
+    pool = family.make("CartPole-v1", 1, vector="inprocess", max_episode_steps=2).game.pool([0], [1])
+    pool.reset()
+    pool.step(np.zeros(1, np.int32), None)
+    assert pool.step(np.zeros(1, np.int32), None).truncated.all()
+    pool.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gravity": 3}, "unknown option of gym:CartPole-v1 'gravity': .*known: .*on_error.*vector"),
+        ({"vector": "threads"}, "it must be auto, inprocess, workers, sync, async or native"),
+        ({"on_error": "ignore"}, "on_error is 'ignore': it must be stop or restart"),
+        ({"workers": 0}, "workers is 0: it must be a whole number from 1"),
+        ({"timeout": -1}, "timeout is -1: it must be a number of seconds above 0"),
+        ({"autoreset": "now", "vector": "sync"}, "it must be next_step, same_step or disabled"),
+        ({"autoreset": "disabled"}, "autoreset is for vector=sync, async or native"),
+        ({"on_error": "restart", "vector": "sync"}, "use vector=workers"),
+        ({"workers": 2, "vector": "inprocess"}, "workers is for vector=workers"),
+    ],
+)
+def test_a_wrong_option_is_refused(options, message):
+    with pytest.raises(WeftError, match=message):
+        family.make("CartPole-v1", 1, **options)
+
+
+@pytest.mark.filterwarnings("ignore:.*out of date:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("env_id", "message"),
+    [
+        ("CartPole-v7", "did you mean 'CartPole-v1'"),
+        ("LunarLandr-v3", "did you mean 'LunarLander-v3'"),
+        ("nowhere.at_all:Thing-v0", "no module named 'nowhere.at_all'"),
+        ("HalfCheetah-v2", "gym:HalfCheetah-v2 cannot be made: .*gymnasium-robotics"),
+    ],
+)
+def test_a_wrong_id_is_refused(env_id, message):
+    with pytest.raises(WeftError, match=message):
+        family.make(env_id, 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("tests.envs.games:Countin", "unknown name in tests.envs.games 'Countin': did you mean 'Counting'"),
+        ("tests.envs.nothing:Counting", "no module named 'tests.envs.nothing'"),
+        ("tests/envs/games.py:Counting", "not a module's name"),
+        ("tests.envs.games", "write module:attribute"),
+        ("tests.envs.games:LENGTH", "makes no environment"),
+        (dict, "makes no environment"),
+    ],
+)
+def test_a_wrong_environment_of_ones_own_is_refused(given, message):
+    with pytest.raises(WeftError, match=message):
+        family.own(given, 1)
+
+
+def test_a_space_that_is_no_array_is_refused():
+    class Talking(games.Counting):
+        observation_space = gym.spaces.Text(5)
+
+    with pytest.raises(WeftError, match="no arrays for a space Text"):
+        family.own(Talking, 1)
+
+
+def test_what_is_available_can_be_made_and_says_what_it_is():
+    lines = family.available()
+    assert {"CartPole-v1", "Taxi-v4", "HalfCheetah-v5", "ALE/Pong-v5"} <= set(lines)
+    assert not {"CartPole-v0", "HalfCheetah-v4", "HalfCheetah-v2", "Pong-v4"} & set(lines)
+    assert all(line and "\n" not in line for line in lines.values())
+
+
+@pytest.mark.parametrize("env_id", [env_id for env_id in family.available() if not env_id.startswith("ALE/")])
+def test_every_available_environment_plays(env_id):
+    game = family.make(env_id, 2, vector="inprocess").game
+    space = game.action_space
+    pool = game.pool(range(2), [1, 2])
+    pool.reset()
+    low = 0 if isinstance(space, gym.spaces.Discrete) else space.low
+    step = pool.step(np.stack([low, low]).astype(np.int32 if space.dtype.kind == "i" else np.float32), None)
+    assert step.valid.all() and step.reward.shape == (2,)
+    pool.close()
+
+
+def test_an_environment_may_come_from_anywhere():
+    gym.register("weft-test/Here-v0", entry_point=lambda length=3: games.Counting(length))
+    length = 4
+    sources = [
+        family.make("weft-test/Here-v0", 2, length=4, vector="workers", workers=1),
+        family.own("tests.envs.games:Counting", 2, length=4, vector="workers", workers=1),
+        family.own(games.Counting, 2, length=4, vector="workers", workers=1),
+        family.own(lambda: games.Counting(length), 2, vector="workers", workers=1),
+    ]
+    streams = []
+    for env in sources:
+        pool = env.game.pool(range(2), [7, 8])
+        pool.reset()
+        streams.append(np.stack([pool.step(np.zeros(2, np.int32), None).obs for _ in range(6)]))
+        pool.close()
+    assert all((stream == streams[0]).all() for stream in streams)
+    del gym.registry["weft-test/Here-v0"]
+
+
+SCRIPT = """
+    import gymnasium as gym
+    import numpy as np
+    from weft.envs import gymnasium as family
+
+    class Mine(gym.Env):
+        observation_space = gym.spaces.Box(-9, 9, (1,), np.float32)
+        action_space = gym.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            return np.ones(1, np.float32), 1.0, False, False, {}
+
+    if __name__ == "__main__":
+        for given in (Mine, "beside:Other"):
+            pool = family.own(given, 2, vector="workers", workers=2).game.pool(range(2), [1, 2])
+            pool.reset()
+            print(pool.step(np.zeros(2, np.int32), None).obs.ravel().tolist())
+            pool.close()
+"""
+
+
+def test_a_script_s_own_class_and_its_neighbour_s_work_in_workers(tmp_path):
+    script = textwrap.dedent(SCRIPT)
+    (tmp_path / "script.py").write_text(script)
+    (tmp_path / "beside.py").write_text(script.replace("class Mine", "class Other").partition("if __name__")[0])
+    path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
+    run = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert run.stdout.split("\n")[:2] == ["[1.0, 1.0]"] * 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "cores", "options", "expected"),
+    [
+        (5e-6, 8, {}, "inprocess"),
+        (1e-3, 8, {}, "workers"),
+        (1e-3, 1, {}, "inprocess"),
+        (1e-3, 8, {"workers": 1}, "inprocess"),
+        (5e-6, 8, {"vector": "workers"}, "workers"),
+        (1e-3, 8, {"vector": "inprocess"}, "inprocess"),
+    ],
+)
+def test_the_quicker_kind_of_pool_is_chosen(monkeypatch, seconds, cores, options, expected):
+    monkeypatch.setattr(choice, "cores", lambda: cores)
+    monkeypatch.setattr(Source, "step_seconds", seconds)
+    source = Source("a game", games.Counting, Arguments.of({"length": round(seconds * 1e6) + cores}))
+    assert chosen(source, Options(**options), 8) == expected
+    chosen.cache_clear()
+
+
+def test_a_pool_says_what_kind_it_is():
+    quick = family.own(games.Counting, 4).game.pool(range(4), range(4))
+    slow = family.own(games.Slow, 4, workers=2).game.pool(range(4), range(4))
+    assert (quick.kind, slow.kind) == ("inprocess", "workers")
+    quick.close()
+    slow.close()
