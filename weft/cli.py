@@ -29,6 +29,7 @@ from weft.version import VERSION
 
 INTERRUPTED = 130
 LARGEST_SEED = 2**32 - 1
+LISTED = 60
 
 
 def console() -> NoReturn:
@@ -117,7 +118,10 @@ def _layouts(args: argparse.Namespace) -> int:
 
 
 def _envs(args: argparse.Namespace) -> int:
-    return _list(envs.available())
+    wanted = {name: line for name, line in envs.available().items() if args.filter.lower() in name.lower()}
+    if not wanted:
+        raise WeftError(f"no environment has {args.filter!r} in its name: `weft envs` lists them")
+    return _list(wanted if args.filter else _shortened(wanted))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -138,6 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, command in (("algos", _algos), ("layouts", _layouts), ("envs", _envs)):
         listing = commands.add_parser(name, help=f"list the {name}, one line each")
         listing.set_defaults(command=command)
+    listing.add_argument("filter", nargs="?", default="", metavar="TEXT", help="only those with this in their names")
     return parser
 
 
@@ -234,6 +239,18 @@ def _whole(text: str, *, least: int, most: int) -> int:
     if not least <= number <= most:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
     return number
+
+
+def _shortened(lines: Mapping[str, str]) -> dict[str, str]:
+    """The lines, with as many as nobody would read replaced by one that says how to see them."""
+    groups: dict[str, dict[str, str]] = {}
+    for name, line in lines.items():
+        groups.setdefault(name.rpartition("/")[0] or name.partition(":")[0] + ":", {})[name] = line
+    shown: dict[str, str] = {}
+    for start, group in groups.items():
+        few = len(group) <= LISTED
+        shown |= group if few else {f"{start}...": f"{len(group):,} more: `weft envs {start}` lists them"}
+    return shown
 
 
 def _list(lines: Mapping[str, str]) -> int:

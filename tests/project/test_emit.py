@@ -9,7 +9,7 @@ from jax import lax
 
 from tests.project.random_programs import programs
 from tests.toys import apart, copies, env_of, on, projected, toy
-from weft.project.program import Loop, Merge, Recv, Run, Send, Step, reads, walk
+from weft.project.program import Host, Loop, Merge, Recv, Run, Send, Step, reads, walk
 from weft.project.project import Projection, project
 
 TWO = apart(one="a", two="b")
@@ -50,14 +50,16 @@ def _bind(steps: tuple[Step, ...], bound: set) -> None:
             _bind(step.body, inside)
             assert inside.issuperset(value for _, value in (*step.moves, *step.ends, *step.stacks))
             bound.update(slot for slot, _ in (*step.ends, *step.stacks))
-            bound.update(value for inner, _ in walk(step.body) if isinstance(inner, Run) for value in inner.outputs)
+            bound.update(
+                value for inner, _ in walk(step.body) if isinstance(inner, Run | Host) for value in inner.outputs
+            )
             continue
         assert bound.issuperset(reads(step))
         if isinstance(step, Run):
             bound.update(step.outputs)
         elif isinstance(step, Recv):
             bound.update(value for part in step.parts for value in part if value is not None)
-        elif isinstance(step, Merge):
+        elif isinstance(step, Merge | Host):
             bound.update(step.outputs)
 
 

@@ -17,7 +17,12 @@ from typing import Any
 from weft.envs.timestep import Env
 from weft.errors import WeftError, unknown
 
-FAMILIES = {"gymnax": "weft.envs.gymnax", "gym": "weft.envs.gymnasium"}
+FAMILIES = {
+    "gymnax": "weft.envs.gymnax",
+    "gym": "weft.envs.gymnasium",
+    "envpool": "weft.envs.envpool",
+    "brax": "weft.envs.brax",
+}
 EnvSpec = str | Callable[..., Any]
 
 
