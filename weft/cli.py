@@ -29,7 +29,7 @@ from weft.version import VERSION
 
 INTERRUPTED = 130
 LARGEST_SEED = 2**32 - 1
-LISTED = 60
+LISTED = 35
 
 
 def console() -> NoReturn:
