@@ -4,24 +4,27 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from brax import envs
-from brax.envs.base import Env, State
+
+from weft.envs import brax
+
+# Brax warns and prints when it is imported, so it is weft that imports it.
+envs: Any = brax._brax()
 
 
-class Ball(Env):
+class Ball(envs.Env):
     """A ball that is pushed along a line from a place drawn at random; it ends by itself more than 2 away from zero."""
 
-    def reset(self, rng: jax.Array) -> State:
+    def reset(self, rng: jax.Array) -> Any:
         place = jax.random.uniform(rng, (2,), minval=-0.5, maxval=0.5)
-        return State(None, place, jnp.zeros(()), jnp.zeros(()), {}, {"key": rng})
+        return envs.State(None, place, jnp.zeros(()), jnp.zeros(()), {}, {"key": rng})
 
-    def step(self, state: State, action: jax.Array) -> State:
+    def step(self, state: Any, action: jax.Array) -> Any:
         place = jnp.stack([state.obs[0] + action[0], state.obs[1]])
         # Plain numbers, as Brax's own environments give: they become arrays of weak type.
         return state.replace(obs=place, reward=1.0, done=jnp.where(jnp.abs(place[0]) > 2.0, 1, 0))
 
     @property
-    def observation_size(self) -> Any:
+    def observation_size(self) -> int:
         return 2
 
     @property

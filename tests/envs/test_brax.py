@@ -6,15 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import tests.envs.robots  # noqa: F401, registers a ball
 from weft.envs import brax
 from weft.errors import WeftError
-
-
-@pytest.fixture(autouse=True, scope="module")
-def ball():
-    """Brax's own imports warn, so they wait until weft has quietened them."""
-    brax._brax()
-    import tests.envs.robots  # noqa: F401
 
 
 def pushed(env, pushes, key):

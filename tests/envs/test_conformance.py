@@ -1,6 +1,11 @@
-"""What every environment adapter must hold to; a new adapter is one more entry in `SPECS`."""
+"""What every environment must hold to, whatever it was made with and wrapped in; a new one is one more case in `CASES`.
+
+Environments on a host cannot go back, so a test looks at a whole walk, and walks again if it wants another one.
+"""
 
 import functools
+from dataclasses import dataclass
+from typing import Any
 
 import gymnasium as gym
 import jax
@@ -8,144 +13,260 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from weft.envs import make
+import tests.envs.robots  # noqa: F401, registers a ball
+from tests.envs.walks import actions
+from weft.envs import brax, envpool, make, spaces
+from weft.envs.wrappers import wrap
+from weft.envs.wrappers.wrapped import map_boxes
+from weft.host import own_objects
 
-SPECS = [
-    "gymnax:CartPole-v1",
-    "gymnax:Pendulum-v1",
-    "gymnax:PointRobot-misc",
-    "gymnax:Catch-bsuite",
-    "gymnax:DeepSea-bsuite",
-    "gymnax:UmbrellaChain-bsuite",
-    "gymnax:FourRooms-misc",
-    "gymnax:FrozenLake-misc",
-    "gymnax:Reacher-misc",
-    "gymnax:Breakout-MinAtar",
-]
-
-CONTINUOUS = [spec for spec in SPECS if isinstance(make(spec, 1).action_space, gym.spaces.Box)]
+MODULES = {"brax": brax, "envpool": envpool}
 NUM_ENVS = 3
-LENGTH = 510
+REWARD_WRAPPERS = ("normalise_reward", "clip_reward")
 
 
-@pytest.fixture(params=SPECS)
-def spec(request):
-    return request.param
+@dataclass(frozen=True)
+class Case:
+    """An environment, and how long a random walk through it should be to meet some ends."""
+
+    spec: str
+    wrappers: tuple[str, ...] = ()
+    length: int = 60
+    options: tuple[tuple[str, Any], ...] = ()
+    random: bool = True
+    """Whether another key gives another walk."""
+
+    def env(self, num_envs: int = NUM_ENVS) -> Any:
+        family, _, env_id = self.spec.partition(":")
+        made = (
+            functools.partial(MODULES[family].make, env_id) if family in MODULES else functools.partial(make, self.spec)
+        )
+        return wrap(made(num_envs, **dict(self.options)), self.wrappers)
+
+    def __str__(self) -> str:
+        options = [f"{name}={value}" for name, value in self.options]
+        return "+".join([self.spec, *options, *self.wrappers])
 
 
-@pytest.fixture
-def env(spec):
-    return make(spec, NUM_ENVS)
+STACK = ("time_limit=7", "frame_stack=3", "normalise_obs")
+CASES = [
+    Case("gymnax:CartPole-v1", length=510),
+    Case("gymnax:Pendulum-v1", length=210),
+    Case("gymnax:PointRobot-misc", length=110),
+    Case("gymnax:Catch-bsuite"),
+    Case("gymnax:DeepSea-bsuite", random=False),
+    Case("gymnax:UmbrellaChain-bsuite"),
+    Case("gymnax:FourRooms-misc", length=510),
+    Case("gymnax:FrozenLake-misc"),
+    Case("gymnax:Reacher-misc", length=110),
+    Case("gymnax:Breakout-MinAtar"),
+    Case("brax:ball"),
+    Case("brax:ball", options=(("episode_length", 5), ("fresh", False))),
+    Case("gym:CartPole-v1"),
+    Case("gym:FrozenLake-v1", options=(("vector", "workers"), ("workers", 2))),
+    Case("gym:CartPole-v1", options=(("vector", "sync"), ("autoreset", "next_step"))),
+    Case("tests.envs.games:Uneven"),
+    Case("tests.envs.games:Both"),
+    Case("tests.envs.games:OneStep"),
+    Case("tests.envs.games:Wide"),
+    Case("tests.envs.games:Nested"),
+    Case("tests.envs.games:Offset"),
+    Case("tests.envs.games:Bounded"),
+    Case("tests.envs.games:Masking"),
+    Case("envpool:CartPole-v1"),
+    Case("envpool:Pendulum-v1", length=210),
+    Case("gymnax:CartPole-v1", ("normalise_reward",)),
+    Case("gymnax:Breakout-MinAtar", (*STACK, "clip_reward")),
+    Case("brax:ball", STACK),
+    Case("tests.envs.games:Nested", (*STACK, "normalise_reward=0.9")),
+    Case("tests.envs.games:Masking", STACK),
+    Case("envpool:CartPole-v1", STACK),
+]
+JITTED = [*{case.spec.partition(":")[0]: case for case in CASES}.values()]
+BOUNDED = [case for case in CASES if isinstance(case.env().action_space, gym.spaces.Box)]
 
 
-def random_actions(env, key, shape):
-    space = env.action_space
-    if isinstance(space, gym.spaces.Discrete):
-        return jax.random.randint(key, shape, 0, int(space.n))
-    return jax.random.uniform(key, (*shape, *space.shape), jnp.float32, space.low, space.high)
+@dataclass(frozen=True)
+class Walk:
+    """What was seen on a random walk; the leaves of `steps` are [T, B, ...]."""
+
+    first: Any
+    steps: Any
+    last: np.ndarray
+    metrics: Any
+    metrics_again: Any
+    types: list[Any]
+    """Of the state: at the start, after a step, and after its statistics were taken."""
 
 
 @functools.cache
-def random_walk(env):
-    """The first observations of a random walk, the states before and after it, and every time step of it."""
-    key_reset, key_act, key_env = jax.random.split(jax.random.key(1), 3)
-    before, obs = env.reset(key_reset)
-    xs = random_actions(env, key_act, (LENGTH, NUM_ENVS)), jax.random.split(key_env, LENGTH)
-    after, steps = jax.jit(lambda state: jax.lax.scan(lambda s, x: env.step(s, *x), state, xs))(before)
-    return obs, before, after, jax.tree.map(np.asarray, steps)
+def walked(case: Case, *, cut: bool = False, seed: int = 1, length: int | None = None) -> Walk:
+    """Walk by random actions, the same for every seed; if `cut`, with episodes cut off at random."""
+    env, length = case.env(), length or case.length
+    key_reset, key_env = jax.random.split(jax.random.key(seed))
+    last = np.random.default_rng(0).random((length, NUM_ENVS)) < (0.2 if cut else 0.0)
+    with own_objects():
+        state, first = env.reset(key_reset)
+        types, steps = [jax.tree.map(jax.typeof, state)], []
+        plan = zip(actions(env.action_space, range(NUM_ENVS), length), jax.random.split(key_env, length), strict=True)
+        for t, (action, key) in enumerate(plan):
+            extra = (jnp.asarray(last[t]),) if cut else ()
+            state, timestep = env.step(state, jax.tree.map(jnp.asarray, action), key, *extra)
+            steps.append(timestep)
+        types.append(jax.tree.map(jax.typeof, state))
+        state, metrics = env.episodes(state)
+        types.append(jax.tree.map(jax.typeof, state))
+        _, again = env.episodes(state)
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *steps)
+    return Walk(first, stacked, last, jax.device_get(metrics), jax.device_get(again), types)
 
 
-@pytest.fixture
-def walk(env):
-    return random_walk(env)
+@pytest.fixture(params=CASES, ids=str)
+def case(request):
+    return request.param
+
+
+@pytest.fixture(params=[False, True], ids=["free", "cut"])
+def walk(case, request):
+    return walked(case, cut=request.param)
 
 
 def episodes_by_hand(steps):
-    """The returns and lengths of finished episodes, one environment after another."""
+    """The returns and lengths of finished episodes, over valid rows, one environment after another."""
     found = []
     for b in range(NUM_ENVS):
         total, length = 0.0, 0
-        for t in range(LENGTH):
-            total, length = total + steps.reward[t, b] * steps.valid[t, b], length + steps.valid[t, b]
+        for t in np.flatnonzero(steps.valid[:, b]):
+            total, length = total + np.float64(steps.reward[t, b]), length + 1
             if steps.terminated[t, b] or steps.truncated[t, b]:
                 found.append((total, length))
                 total, length = 0.0, 0
     return np.array(found).reshape(-1, 2)
 
 
-def test_an_environment_is_a_value(env, spec):
-    twin = make(spec, NUM_ENVS)
-    assert twin == env and hash(twin) == hash(env)
-    assert make(spec, NUM_ENVS + 1) != env
+def ended(steps):
+    return steps.terminated | steps.truncated
 
 
-def test_every_leaf_leads_with_the_environments(env, walk):
-    obs, before, after, steps = walk
-    for leaf in jax.tree.leaves((obs, before, after)):
-        assert leaf.shape[0] == NUM_ENVS
-    for leaf in jax.tree.leaves(steps):
-        assert leaf.shape[:2] == (LENGTH, NUM_ENVS)
+def test_an_environment_is_a_value(case):
+    assert case.env() == case.env() and hash(case.env()) == hash(case.env())
+    assert case.env(NUM_ENVS + 1) != case.env()
 
 
-def test_types_do_not_change_over_a_step(env, key):
-    state, obs = env.reset(key)
-    next_state, step = env.step(state, random_actions(env, key, (NUM_ENVS,)), key)
-    _, taken = env.episodes(state)
-    assert jax.tree.map(jax.typeof, next_state) == jax.tree.map(jax.typeof, state)
-    assert jax.tree.map(jax.typeof, env.episodes(next_state)[0]) == jax.tree.map(jax.typeof, state)
-    assert jax.typeof(step.obs) == jax.typeof(obs) == jax.typeof(step.final_obs)
-    assert not any(jax.typeof(leaf).weak_type for leaf in jax.tree.leaves((state, step, taken)))
-    assert (step.reward.dtype, step.terminated.dtype, step.truncated.dtype) == (jnp.float32, bool, bool)
+def test_every_leaf_leads_with_the_environments_but_knowledge(case, key):
+    states = [jax.eval_shape(case.env(num_envs).reset, key)[0] for num_envs in (NUM_ENVS, NUM_ENVS + 1)]
+    for (path, leaf), other in zip(jax.tree.leaves_with_path(states[0]), jax.tree.leaves(states[1]), strict=True):
+        if "known" in jax.tree_util.keystr(path):
+            assert leaf.shape == other.shape
+        else:
+            assert (leaf.shape[0], other.shape[0]) == (NUM_ENVS, NUM_ENVS + 1) and leaf.shape[1:] == other.shape[1:]
 
 
-def test_observations_lie_in_their_space(env, walk):
-    obs, _, _, steps = walk
-    low, high = env.observation_space.low, env.observation_space.high
-    for seen in (obs, steps.obs, steps.final_obs):
-        assert seen.dtype == env.observation_space.dtype == np.float32
-        # Some environments step past a bound of theirs by a rounding error.
-        assert (seen >= low - 1e-5).all() and (seen <= high + 1e-5).all()
+def test_observations_have_the_shapes_and_types_of_their_space(case, walk):
+    shapes = spaces.shapes(case.env().observation_space, NUM_ENVS)
+    seen = jax.tree.map(lambda leaf: leaf[0], (walk.steps.obs, walk.steps.final_obs))
+    for obs in (walk.first, *seen):
+        assert jax.tree.structure(obs) == jax.tree.structure(shapes)
+        assert jax.tree.all(jax.tree.map(lambda x, s: (x.shape, x.dtype) == (s.shape, s.dtype), obs, shapes))
+
+
+def test_the_other_fields_are_flags_and_rewards(walk):
+    shape = walk.last.shape
+    assert (walk.steps.reward.shape, walk.steps.reward.dtype) == (shape, np.float32)
+    for flags in (walk.steps.terminated, walk.steps.truncated, walk.steps.valid):
+        assert (flags.shape, flags.dtype) == (shape, bool)
+
+
+def test_a_state_keeps_its_types(walk):
+    before, stepped, taken = walk.types
+    assert before == stepped == taken
+    assert not any(leaf.weak_type for leaf in jax.tree.leaves(before))
+
+
+def test_observations_lie_in_their_space(case, walk):
+    space = map_boxes(_roomier, case.env().observation_space)
+    rows = [jax.tree.map(lambda leaf, b=b: np.asarray(leaf)[b], walk.first) for b in range(NUM_ENVS)]
+    for obs in (walk.steps.obs, walk.steps.final_obs):
+        rows += [jax.tree.map(lambda leaf, at=at: leaf[at], obs) for at in np.ndindex(walk.last.shape)]
+    assert all(space.contains(row) for row in rows)
+
+
+def _roomier(box):
+    """Some environments step past a bound of theirs by a rounding error."""
+    return gym.spaces.Box(box.low - 1e-5, box.high + 1e-5, dtype=box.dtype) if box.dtype == np.float32 else box
 
 
 def test_an_episode_ends_in_one_way(walk):
-    steps = walk[-1]
+    steps = walk.steps
     assert not (steps.terminated & steps.truncated).any()
-    assert (steps.terminated | steps.truncated).any()
+    assert ended(steps).any() and not ended(steps)[~steps.valid].any()
+
+
+def test_a_row_that_belongs_to_no_episode_gives_no_reward(walk):
+    assert not walk.steps.reward[~walk.steps.valid].any()
 
 
 def test_the_final_observation_is_the_next_one_but_at_ends(walk):
-    steps = walk[-1]
-    differs = (steps.obs != steps.final_obs).reshape(LENGTH, NUM_ENVS, -1).any(axis=-1)
-    assert not (differs & ~(steps.terminated | steps.truncated)).any()
+    pairs = zip(jax.tree.leaves(walk.steps.obs), jax.tree.leaves(walk.steps.final_obs), strict=True)
+    differs = np.zeros(walk.last.shape, bool)
+    for obs, final in pairs:
+        differs |= (obs != final).reshape(*walk.last.shape, -1).any(axis=-1)
+    assert not (differs & ~ended(walk.steps)).any()
 
 
-def test_statistics_equal_those_counted_by_hand(env, walk):
-    _, _, after, steps = walk
-    expected = episodes_by_hand(steps)
-    _, metrics = env.episodes(after)
-    for name, column in (("episode_return", 0), ("episode_length", 1)):
-        assert metrics[name].count == len(expected)
-        np.testing.assert_allclose(metrics[name].total, expected[:, column].sum(), rtol=1e-5, atol=1e-5)
+def test_an_end_is_followed_by_another_episode(walk):
+    """What is acted on next is not what the last episode ended with, unless a row of no episode is still to come."""
+    pairs = zip(jax.tree.leaves(walk.steps.obs), jax.tree.leaves(walk.steps.final_obs), strict=True)
+    at = ended(walk.steps)[:-1] & walk.steps.valid[1:]
+    assert not at.any() or any((obs[:-1][at] != final[:-1][at]).any() for obs, final in pairs)
 
 
-def test_statistics_are_taken_out_once(env, walk):
-    _, metrics = env.episodes(env.episodes(walk[2])[0])
-    assert all(mean.total == 0 and mean.count == 0 for mean in metrics.values())
+def test_a_last_step_ends_its_episode(case):
+    walk = walked(case, cut=True)
+    assert ended(walk.steps)[walk.last & walk.steps.valid].all()
+    assert walk.steps.truncated[walk.last].any() or walk.steps.terminated.any(axis=1).all()
 
 
-def test_the_same_keys_give_the_same_walk(env, key):
-    action = random_actions(env, key, (NUM_ENVS,))
+def test_statistics_equal_those_counted_by_hand(case, walk):
+    expected, metrics = episodes_by_hand(walk.steps), walk.metrics
+    assert metrics["episode_return"].count == metrics["episode_length"].count == len(expected)
+    assert metrics["episode_length"].total == expected[:, 1].sum()
+    if not any(wrapper.startswith(REWARD_WRAPPERS) for wrapper in case.wrappers):
+        np.testing.assert_allclose(metrics["episode_return"].total, expected[:, 0].sum(), rtol=1e-5, atol=1e-4)
 
-    def first_step():
-        return env.step(env.reset(key)[0], action, key)[1]
 
-    assert jax.tree.all(jax.tree.map(np.array_equal, first_step(), first_step()))
+def test_statistics_are_taken_out_once(walk):
+    assert all(mean.total == 0 and mean.count == 0 for mean in walk.metrics_again.values())
+    assert walk.metrics_again.keys() == walk.metrics.keys()
 
 
-@pytest.mark.parametrize("spec", CONTINUOUS)
-def test_actions_beyond_the_bounds_are_clipped(spec, key):
-    env = make(spec, NUM_ENVS)
-    state, _ = env.reset(key)
-    high = jnp.broadcast_to(jnp.asarray(env.action_space.high), (NUM_ENVS, *env.action_space.shape))
-    at, beyond = env.step(state, high, key)[1], env.step(state, high + 100, key)[1]
-    assert jax.tree.all(jax.tree.map(np.array_equal, at, beyond))
+def test_the_same_key_gives_the_same_walk_and_another_another(case):
+    walks = [walked(case, seed=seed, length=9) for seed in (1, 1, 2)]
+    walks[1] = walked.__wrapped__(case, seed=1, length=9)
+    seen = [jax.tree.leaves((walk.first, walk.steps)) for walk in walks]
+    assert all(map(np.array_equal, seen[0], seen[1]))
+    assert all(map(np.array_equal, seen[0], seen[2])) is not case.random
+
+
+@pytest.mark.parametrize("case", JITTED, ids=str)
+def test_a_jitted_step_is_the_same_step(case):
+    env, eager = case.env(), walked(case, length=9)
+    key_reset, key_env = jax.random.split(jax.random.key(1))
+    (action, *_), (key, *_) = actions(env.action_space, range(NUM_ENVS), 1), jax.random.split(key_env, 9)
+    with own_objects():
+        state, first = jax.jit(env.reset)(key_reset)
+        _, timestep = jax.block_until_ready(jax.jit(env.step)(state, jax.tree.map(jnp.asarray, action), key))
+    seen = (eager.first, jax.tree.map(lambda leaf: leaf[0], eager.steps))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), seen, (first, timestep))
+
+
+@pytest.mark.parametrize("case", BOUNDED, ids=str)
+def test_actions_beyond_the_bounds_are_clipped(case, key):
+    env, seen = case.env(), []
+    high = np.broadcast_to(np.minimum(env.action_space.high, 3.0), (NUM_ENVS, *env.action_space.shape))
+    beyond = np.where(np.isfinite(env.action_space.high), high + 100.0, high)
+    for action in (high, beyond):
+        with own_objects():
+            state, _ = env.reset(key)
+            seen.append(env.step(state, jnp.asarray(action, jnp.float32), key)[1])
+    assert jax.tree.all(jax.tree.map(np.array_equal, *seen))
