@@ -361,3 +361,28 @@ GOOD = (
     Masking,
     MaskingMany,
 )
+
+
+class Scripted(gym.Env):
+    """Does what a script says, step by step and over all episodes: goes on, terminates, is cut off, both, or raises."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = gym.spaces.Discrete(5)
+
+    def __init__(self, scripts: tuple[str, ...]) -> None:
+        self.scripts = scripts
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.script, self.time, self.episode = self.scripts[seed % len(self.scripts)], 0, -1
+        self.episode += 1
+        return np.array([self.episode, self.time], np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:
+        now = self.script[self.time % len(self.script)]
+        self.time += 1
+        if now == "!":
+            raise ValueError("as told")
+        obs = np.array([self.episode, self.time], np.float32)
+        return obs, float(action) + self.time, now in "tb", now in "cb", {}

@@ -221,6 +221,22 @@ def test_what_cannot_be_pickled_is_refused_with_advice():
         game(locked, vector="workers").pool(INDICES, SEEDS)
 
 
+class Untravelled:
+    """Makes environments, but cannot be unpickled."""
+
+    def __call__(self):
+        return games.Counting()
+
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+def test_what_a_worker_cannot_load_is_told():
+    made = game(Untravelled(), **KINDS["workers"])
+    with pytest.raises(EnvFailed, match="before its first step: its worker process could not start: ValueError"):
+        made.pool(INDICES, SEEDS).reset()
+
+
 def alive(pid):
     try:
         with open(f"/proc/{pid}/stat") as stat:

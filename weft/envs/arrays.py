@@ -38,12 +38,13 @@ class Fields:
         plain = len(fields) == 1 and fields[0].path == ()
         self.plain_shape = fields[0].shape if plain else None
         """The shape of an observation that is one array: the common case, which callers may treat by themselves."""
-        self._arrays = [(field.shape, np.dtype(field.dtype)) for field in fields]
+        self._arrays: dict[int, list[tuple[tuple[int, ...], np.dtype]]] = {}
         self._seen: set[tuple[Field, np.dtype]] = set()
 
     def empty(self, rows: int) -> list[np.ndarray]:
         """New arrays for so many rows."""
-        return [np.empty((rows, *shape), dtype) for shape, dtype in self._arrays]
+        arrays = self._arrays.get(rows) or self._of(rows)
+        return [np.empty(shape, dtype) for shape, dtype in arrays]
 
     def write(self, out: list[np.ndarray], row: int, obs: Any, info: Any) -> None:
         """Copy one observation into a row, or say why it is none."""
@@ -64,6 +65,10 @@ class Fields:
             kind = given.dtype if isinstance(given, np.ndarray) else np.asarray(given).dtype
             if (field, kind) not in self._seen:
                 self._seen.add((field, _fitting(kind, field)))
+
+    def _of(self, rows: int) -> list[tuple[tuple[int, ...], np.dtype]]:
+        self._arrays[rows] = [((rows, *field.shape), np.dtype(field.dtype)) for field in self.fields]
+        return self._arrays[rows]
 
 
 class Actions:

@@ -10,10 +10,10 @@ import os
 from weft.envs.options import Options
 from weft.envs.source import Source
 
-# One step of a pool of workers over the steps of its environments: measured, and rounded up so that what is about as
-# quick either way stays in one process.
-EXCHANGE_SECONDS = 100e-6
-EXCHANGE_SECONDS_EACH = 25e-6
+# What one step of a pool of workers costs besides the steps of its environments: two to three times what was measured
+# on an idle machine, so that what is about as quick either way stays in one process, where nobody competes for cores.
+EXCHANGE_SECONDS = 200e-6
+EXCHANGE_SECONDS_EACH = 40e-6
 
 
 @functools.cache

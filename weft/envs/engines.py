@@ -90,7 +90,10 @@ def sync(source: Source, num_envs: int, autoreset: str | None, timeout: float) -
 
 
 def processes(source: Source, num_envs: int, autoreset: str | None, timeout: float) -> GymVector:
-    """Gymnasium's environments in one process each; new processes, as a fork would not survive XLA's threads."""
+    """Gymnasium's environments in one process each; new processes, as a fork would not survive XLA's threads.
+
+    Python's own way of starting them imports the program's main script once more: it must guard what it does.
+    """
     mode = autoreset or "disabled"
     vector = AsyncVectorEnv([source.factory()] * num_envs, autoreset_mode=MODES[mode], context="spawn")
     return GymVector(source.name, vector, autoreset=mode, restarts=True, timeout=timeout)

@@ -53,7 +53,6 @@ class Process:
         os.close(replies)
         self._poller = select.poll()
         self._poller.register(self._replies, select.POLLIN)
-        self._waiting = True
         self.ask(framed(pickle.dumps({"path": sys.path, **config})))
 
     @property
@@ -63,7 +62,7 @@ class Process:
     def await_start(self) -> None:
         """Wait until the worker has loaded what it needs."""
         if self.answer(START_SECONDS, lambda: 0) != READY:
-            raise Gone("its worker process could not start")
+            raise Gone(f"its worker process could not start: {self.message()}")
 
     def ask(self, command: bytes) -> None:
         """Send a command; if the worker is gone, it is the wait for the answer that says so."""

@@ -34,7 +34,11 @@ def main(commands: int, replies: int, memory: int) -> None:
     threading.Thread(target=_leave_with_parent, args=(commands,), daemon=True).start()
     config = pickle.loads(receive(commands) or b"")
     sys.path[:] = config["path"]
-    worker = _Worker(config, Shared(config["parts"], memory))
+    try:
+        worker = _Worker(config, Shared(config["parts"], memory))
+    except Exception as error:
+        write(replies, BROKEN + framed(pickle.dumps(f"{type(error).__name__}: {error}")))
+        return
     os.write(replies, READY)
     while command := os.read(commands, 1):
         write(replies, worker.serve(command[0]))
