@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from weft.ops.rollout import rollout
+from weft.ops.rollout import Place, rollout
 
 SMALL = {"num_envs": 4, "horizon": 32}
 
@@ -14,13 +14,12 @@ def collect(algo, env, state):
     key_act, key_env = jax.random.split(state.key)
     return rollout(
         env,
-        lambda obs, noise: algo.act(state.net, obs, noise),
-        env_state=state.env,
-        obs=state.obs,
+        lambda obs, memory, noise: algo.act(state.net, obs, memory, noise),
+        Place(state.env, state.obs, state.memory),
         noise=algo.noise(env, key_act),
         key=key_env,
         length=algo.horizon,
-    )[2]
+    )[1]
 
 
 def learned(algo, state, trajectory):

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import jax
 
-from weft.algos.on_policy import PolicyGradient
-from weft.nets.actor_critic import ActorCritic
+from weft.algos.policy_gradient import PolicyGradient
+from weft.nets.actor_critic import Net
+from weft.ops.memory import see, unroll
 from weft.ops.returns import lambda_returns
 from weft.ops.rollout import Transition
 
@@ -23,12 +24,14 @@ class A2C(PolicyGradient):
     lam: float = 1.0
     """Weight of longer returns: 1 takes as many rewards as there are, 0 one."""
 
-    def targets(self, net: ActorCritic, trajectory: Transition) -> tuple[jax.Array, jax.Array]:
+    def targets(self, net: Net, trajectory: Transition) -> tuple[jax.Array, jax.Array]:
+        _, memory = unroll(net, trajectory.obs, trajectory.past)
+        _, seen = see(net, memory, trajectory.final_obs)
         target = lambda_returns(
             trajectory.reward,
             terminated=trajectory.terminated,
             truncated=trajectory.truncated,
-            v_t=net.value(trajectory.final_obs),
+            v_t=net.value(seen),
             gamma=self.gamma,
             lam=self.lam,
         )

@@ -5,6 +5,7 @@ current `net` collected, and returns the next `net` and optimiser state, changed
 """
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,13 +15,18 @@ import optax
 
 from weft.algorithm import Algorithm
 from weft.envs.timestep import Env
-from weft.fragment import all_mean, fragment
+from weft.errors import WeftError
+from weft.fragment import fragment
 from weft.metrics import Mean
-from weft.nets.actor_critic import ActorCritic
+from weft.nets.actor_critic import Net
+from weft.nets.build import build
+from weft.nets.encoder import TorsoKind
 from weft.nets.mlp import Activation
+from weft.nets.recurrent import MemoryKind
 from weft.ops.distributions import Distribution, draw_noise
-from weft.ops.losses import actor_critic, average
-from weft.ops.rollout import Transition, rollout
+from weft.ops.losses import average
+from weft.ops.memory import forget, initial, see
+from weft.ops.rollout import Place, Transition, rollout
 
 
 @jax.tree_util.register_dataclass
@@ -28,10 +34,11 @@ from weft.ops.rollout import Transition, rollout
 class State:
     """Everything that one iteration hands to the next."""
 
-    net: ActorCritic
+    net: Net
     opt: optax.OptState
     env: Any
     obs: Any
+    memory: Any
     iteration: jax.Array
     key: jax.Array
 
@@ -47,7 +54,17 @@ class OnPolicy(Algorithm):
     activation: Activation = "tanh"
     """What follows every hidden layer."""
     shared: bool = False
-    """Whether policy and value stand on one torso."""
+    """Whether policy and value stand on one torso; with images they should, or there are two networks for those."""
+    torso: TorsoKind = "auto"
+    """What comes before the hidden layers: `auto` is what the observations ask for."""
+    squash: bool = False
+    """Whether actions are kept within their bounds by the policy; else the environment clips them."""
+    memory: MemoryKind = "none"
+    """What the network remembers with, if anything."""
+    memory_size: int = 64
+    """How many numbers it remembers."""
+    net: Callable[..., Any] | None = None
+    """A network to use instead: `net(observation_space, action_space, key=key)` with methods `policy` and `value`."""
     gamma: float = 0.99
     """Discount per step."""
     lr: float = 1e-3
@@ -67,57 +84,74 @@ class OnPolicy(Algorithm):
 
     def init(self, env: Env, key: jax.Array) -> State:
         key_net, key_env, key = jax.random.split(key, 3)
-        net = ActorCritic(
-            env.observation_space,
-            env.action_space,
-            hidden=self.hidden,
-            activation=self.activation,
-            shared=self.shared,
-            key=key_net,
-        )
+        net = self.build(env, key_net)
         env_state, obs = env.reset(key_env)
         return State(
-            net, self._optimiser().init(cast(optax.Params, net)), env_state, obs, jnp.zeros((), jnp.int32), key
+            net=net,
+            opt=self._optimiser().init(cast(optax.Params, net)),
+            env=env_state,
+            obs=obs,
+            memory=initial(net, env.num_envs),
+            iteration=jnp.zeros((), jnp.int32),
+            key=key,
         )
+
+    def build(self, env: Env, key: jax.Array) -> Net:
+        """The network that is trained."""
+        spaces = env.observation_space, env.action_space
+        if self.net is None:
+            names = ("hidden", "activation", "shared", "torso", "squash", "memory", "memory_size")
+            return build(*spaces, key=key, **{name: getattr(self, name) for name in names})
+        if self.memory != "none":
+            raise WeftError(f"memory={self.memory} is for weft's own network: one given as `net` brings its own")
+        return self.net(*spaces, key=key)
 
     def step(self, env: Env, state: State) -> tuple[State, dict[str, Mean]]:
         key, key_act, key_env, key_learn = jax.random.split(state.key, 4)
-        env_state, obs, trajectory = rollout(
+        here, trajectory = rollout(
             env,
-            lambda obs, noise: self.act(state.net, obs, noise),
-            env_state=state.env,
-            obs=state.obs,
+            lambda obs, memory, noise: self.act(state.net, obs, memory, noise),
+            Place(state.env, state.obs, state.memory),
             noise=self.noise(env, key_act),
             key=key_env,
             length=self.horizon,
             unroll=self.unroll,
         )
         net, opt, metrics = self.learn(state.net, state.opt, trajectory, self.remaining(state.iteration), key_learn)
-        env_state, episodes = env.episodes(env_state)
-        state = State(net, opt, env_state, obs, state.iteration + 1, key)
+        env_state, episodes = env.episodes(here.env)
+        state = State(net, opt, env_state, here.obs, here.memory, state.iteration + 1, key)
         return state, metrics | episodes
 
     @abstractmethod
     def learn(
-        self, net: ActorCritic, opt: optax.OptState, trajectory: Transition, remaining: jax.Array, key: jax.Array
-    ) -> tuple[ActorCritic, optax.OptState, dict[str, Mean]]:
+        self, net: Net, opt: optax.OptState, trajectory: Transition, remaining: jax.Array, key: jax.Array
+    ) -> tuple[Net, optax.OptState, dict[str, Mean]]:
         """The next net and optimiser state. A fragment."""
 
     @fragment(name="act.noise")
-    def noise(self, env: Env, key: jax.Array) -> jax.Array:
+    def noise(self, env: Env, key: jax.Array) -> Any:
         """All the randomness of acting in one iteration."""
         return draw_noise(env.action_space, key, (self.horizon, env.num_envs))
 
     @fragment
-    def act(self, net: ActorCritic, obs: Any, noise: jax.Array) -> tuple[jax.Array, Distribution]:
-        """Actions, and the policy that they were drawn from."""
-        policy = net.policy(obs)
-        return policy.sample(noise), policy
+    def act(self, net: Net, obs: Any, memory: Any, noise: Any) -> tuple[Any, Distribution, Any]:
+        """Actions, the policy that they were drawn from, and the next memory."""
+        memory, seen = see(net, memory, obs)
+        policy = net.policy(seen)
+        return policy.sample(noise), policy, memory
+
+    def player(self, env: Env, net: Net, *, greedy: bool) -> tuple[Any, Callable[..., tuple[Any, Any]]]:
+        """How to play with a trained net: the memory to start from, and a function to act by."""
+
+        def play(memory: Any, obs: Any, start: jax.Array, key: jax.Array) -> tuple[Any, Any]:
+            memory, seen = see(net, forget(memory, start), obs)
+            policy = net.policy(seen)
+            return memory, policy.mode() if greedy else policy.sample(draw_noise(env.action_space, key, start.shape))
+
+        return initial(net, env.num_envs), play
 
     @fragment
-    def update(
-        self, net: ActorCritic, opt: optax.OptState, grads: ActorCritic, remaining: jax.Array
-    ) -> tuple[ActorCritic, optax.OptState]:
+    def update(self, net: Net, opt: optax.OptState, grads: Net, remaining: jax.Array) -> tuple[Net, optax.OptState]:
         """One optimiser step."""
         updates, opt = self._optimiser().update(cast(optax.Updates, grads), opt)
         rate = self.lr * remaining
@@ -137,33 +171,3 @@ class OnPolicy(Algorithm):
 
     def _optimiser(self) -> optax.GradientTransformation:
         return optax.chain(optax.clip_by_global_norm(self.max_grad_norm), optax.scale_by_adam(eps=1e-5))
-
-
-@dataclass(frozen=True, kw_only=True)
-class PolicyGradient(OnPolicy):
-    """One gradient step per rollout, towards targets that a subclass gives; abstract."""
-
-    @fragment
-    def learn(
-        self, net: ActorCritic, opt: optax.OptState, trajectory: Transition, remaining: jax.Array, key: jax.Array
-    ) -> tuple[ActorCritic, optax.OptState, dict[str, Mean]]:
-        del key
-        grads, metrics = self.gradient(net, trajectory, *self.targets(net, trajectory))
-        net, opt = self.update(net, opt, all_mean(grads), remaining)
-        return net, opt, metrics
-
-    @abstractmethod
-    def targets(self, net: ActorCritic, trajectory: Transition) -> tuple[jax.Array, jax.Array]:
-        """What every step's return should be, [T, B], and which steps to learn from."""
-
-    @fragment
-    def gradient(
-        self, net: ActorCritic, trajectory: Transition, target: jax.Array, valid: jax.Array
-    ) -> tuple[ActorCritic, dict[str, Mean]]:
-        """The gradient of the loss over the `valid` steps."""
-
-        def loss(net: ActorCritic) -> tuple[jax.Array, dict[str, Mean]]:
-            rows = {"target": target, "valid": valid, "normalised": self.normalise_advantage}
-            return self.loss(**actor_critic(net, trajectory.obs, trajectory.action, **rows))
-
-        return jax.grad(loss, has_aux=True)(net)

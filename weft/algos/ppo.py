@@ -5,6 +5,7 @@ steps on the same data stop paying off.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +16,10 @@ from weft.algos.on_policy import OnPolicy
 from weft.errors import WeftError
 from weft.fragment import all_mean, fragment
 from weft.metrics import Mean
-from weft.nets.actor_critic import ActorCritic
-from weft.ops.batches import fold_time, shuffled, take_rows
+from weft.nets.actor_critic import Net
+from weft.ops.batches import fold_time, shuffled, swap_time, take_rows
 from weft.ops.losses import clipped_squared_error, clipped_surrogate, normalise, squared_error
+from weft.ops.memory import Past, see, unroll
 from weft.ops.returns import gae
 from weft.ops.rollout import Transition
 
@@ -25,14 +27,15 @@ from weft.ops.rollout import Transition
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Sample:
-    """What the loss needs of each step: leaves are [T, B, ...] or rows."""
+    """What the loss needs of each step: leaves are [T, B, ...], or rows, or [B, T, ...] if there is a past."""
 
-    obs: jax.Array
-    action: jax.Array
+    obs: Any
+    action: Any
     log_prob: jax.Array
     value: jax.Array
     advantage: jax.Array
     valid: jax.Array
+    past: Past | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,14 +62,16 @@ class PPO(OnPolicy):
 
     @fragment
     def learn(
-        self, net: ActorCritic, opt: optax.OptState, trajectory: Transition, remaining: jax.Array, key: jax.Array
-    ) -> tuple[ActorCritic, optax.OptState, dict[str, Mean]]:
-        samples = fold_time(self.samples(net, trajectory))
+        self, net: Net, opt: optax.OptState, trajectory: Transition, remaining: jax.Array, key: jax.Array
+    ) -> tuple[Net, optax.OptState, dict[str, Mean]]:
+        samples = self.samples(net, trajectory)
+        # What is shuffled is single steps, or whole environments where one step is remembered in the next.
+        samples = fold_time(samples) if samples.past is None else swap_time(samples)
         minibatches = shuffled(key, len(samples.valid), epochs=self.epochs, minibatches=self.minibatches)
 
         def minibatch(
-            carry: tuple[ActorCritic, optax.OptState], rows: jax.Array
-        ) -> tuple[tuple[ActorCritic, optax.OptState], dict[str, Mean]]:
+            carry: tuple[Net, optax.OptState], rows: jax.Array
+        ) -> tuple[tuple[Net, optax.OptState], dict[str, Mean]]:
             net, opt = carry
             grads, metrics = self.gradient(net, take_rows(samples, rows), remaining)
             return self.update(net, opt, all_mean(grads), remaining), metrics
@@ -74,10 +79,12 @@ class PPO(OnPolicy):
         (net, opt), metrics = lax.scan(minibatch, (net, opt), minibatches)
         return net, opt, jax.tree.map(lambda x: x.sum(axis=0), metrics)
 
-    def samples(self, net: ActorCritic, trajectory: Transition) -> Sample:
+    def samples(self, net: Net, trajectory: Transition) -> Sample:
         """The trajectory with what is fixed while learning from it: old probabilities, values and advantages."""
         # Values are not needed to act: computed here they are two large products, in the rollout many small ones.
-        v_tm1, v_t = net.value(trajectory.obs), net.value(trajectory.final_obs)
+        seen, memory = unroll(net, trajectory.obs, trajectory.past)
+        _, seen_last = see(net, memory, trajectory.final_obs)
+        v_tm1, v_t = net.value(seen), net.value(seen_last)
         advantage = gae(
             trajectory.reward,
             terminated=trajectory.terminated,
@@ -88,18 +95,27 @@ class PPO(OnPolicy):
             lam=self.lam,
         )
         log_prob = trajectory.extra.log_prob(trajectory.action)
-        return Sample(trajectory.obs, trajectory.action, log_prob, v_tm1, advantage, trajectory.valid)
+        return Sample(
+            obs=trajectory.obs,
+            action=trajectory.action,
+            log_prob=log_prob,
+            value=v_tm1,
+            advantage=advantage,
+            valid=trajectory.valid,
+            past=trajectory.past,
+        )
 
     @fragment
-    def gradient(self, net: ActorCritic, sample: Sample, remaining: jax.Array) -> tuple[ActorCritic, dict[str, Mean]]:
+    def gradient(self, net: Net, sample: Sample, remaining: jax.Array) -> tuple[Net, dict[str, Mean]]:
         """The gradient of the clipped loss over one minibatch."""
         clip = self.clip * remaining if self.anneal_clip else self.clip
         valid = sample.valid
         advantage = normalise(sample.advantage, valid) if self.normalise_advantage else sample.advantage
         target = sample.value + sample.advantage
 
-        def loss(net: ActorCritic) -> tuple[jax.Array, dict[str, Mean]]:
-            policy, value = net.policy(sample.obs), net.value(sample.obs)
+        def loss(net: Net) -> tuple[jax.Array, dict[str, Mean]]:
+            seen, _ = unroll(net, sample.obs, sample.past, time=1)
+            policy, value = net.policy(seen), net.value(seen)
             log_ratio = policy.log_prob(sample.action) - sample.log_prob
             ratio = jnp.exp(log_ratio)
             if self.clip_value:

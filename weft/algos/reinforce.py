@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from weft.algos.on_policy import PolicyGradient
-from weft.nets.actor_critic import ActorCritic
+from weft.algos.policy_gradient import PolicyGradient
+from weft.nets.actor_critic import Net
 from weft.ops.returns import discounted_returns, ends_within
 from weft.ops.rollout import Transition
 
@@ -25,7 +25,7 @@ class Reinforce(PolicyGradient):
     # Whole returns make the value's first gradients huge; clipped with them the policy's would vanish, and then leap.
     max_grad_norm: float = 1e3
 
-    def targets(self, net: ActorCritic, trajectory: Transition) -> tuple[jax.Array, jax.Array]:
+    def targets(self, net: Net, trajectory: Transition) -> tuple[jax.Array, jax.Array]:
         returns = discounted_returns(
             trajectory.reward,
             terminated=trajectory.terminated,

@@ -27,11 +27,11 @@ class Net(Protocol):
     Observations come with any axes in front, and so do results.
     """
 
-    def policy(self, obs: Any) -> Distribution:
+    def policy(self, obs: Any, /) -> Distribution:
         """The distribution over actions."""
         ...
 
-    def value(self, obs: Any) -> jax.Array:
+    def value(self, obs: Any, /) -> jax.Array:
         """The return expected from there."""
         ...
 
@@ -80,7 +80,7 @@ class ActorCritic(eqx.Module):
         torso: TorsoKind = "auto",
         squash: bool = False,
     ):
-        if isinstance(observation_space, gym.spaces.Dict) and is_masked(observation_space):
+        if is_masked(observation_space):
             check_mask(observation_space["action_mask"], action_space)
         self.masked = is_masked(observation_space)
         key_actor, key_critic, key_head, key_value = jax.random.split(key, 4)

@@ -19,7 +19,7 @@ policies, which never choose what it marks 0.
 """
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import equinox as eqx
 import gymnasium as gym
@@ -103,14 +103,14 @@ class Encoder(eqx.Module):
         return features[0] if len(features) == 1 else jnp.concatenate(features, axis=-1)
 
 
-def is_masked(space: gym.Space) -> bool:
+def is_masked(space: gym.Space) -> TypeGuard[gym.spaces.Dict]:
     """Whether observations of a space come with a mask of actions."""
     return isinstance(space, gym.spaces.Dict) and set(space.spaces) == MASKED
 
 
 def without_mask(space: gym.Space) -> gym.Space:
     """The part of an observation space that is encoded."""
-    return space["observation"] if isinstance(space, gym.spaces.Dict) and is_masked(space) else space
+    return space["observation"] if is_masked(space) else space
 
 
 def has_images(space: gym.Space, torso: TorsoKind) -> bool:

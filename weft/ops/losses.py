@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from weft.metrics import Mean
-from weft.nets.actor_critic import ActorCritic
+from weft.nets.actor_critic import Net
 
 
 def policy_gradient(
@@ -50,7 +50,7 @@ def clipped_squared_error(
 
 
 def actor_critic(
-    net: ActorCritic,
+    net: Net,
     obs: Any,
     action: Any,
     *,

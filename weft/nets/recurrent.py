@@ -1,0 +1,161 @@
+"""Policies and values with a memory: a recurrent cell between the observation and an actor-critic network.
+
+>>> import jax, jax.numpy as jnp
+>>> spaces = gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2)
+>>> settings = {"hidden": (8,), "activation": "tanh", "shared": True}
+>>> net = Recurrent(*spaces, memory="gru", memory_size=16, key=jax.random.key(0), **settings)
+>>> memory, seen = net.recall(net.initial(5), net.encode(jnp.zeros((5, 4))))
+>>> memory.shape, net.policy(seen).logits.shape, net.value(seen).shape
+((5, 16), (5, 2), (5,))
+"""
+
+from typing import Any, Literal
+
+import equinox as eqx
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from weft.nets.actor_critic import ActorCritic
+from weft.nets.encoder import Encoder, TorsoKind, is_masked, without_mask
+from weft.nets.mlp import Activation
+from weft.ops.distributions import Distribution
+
+MemoryKind = Literal["none", "gru", "lstm"]
+
+
+class Gates(eqx.Module):
+    """Affine maps side by side, one per gate of a cell, each orthogonal at first."""
+
+    weight: Float[Array, "inputs outputs"]
+    bias: Float[Array, " outputs"]
+
+    def __init__(self, inputs: int, size: int, *, gates: int, key: jax.Array):
+        orthogonal = jax.nn.initializers.orthogonal()
+        blocks = [orthogonal(key, (inputs, size), jnp.float32) for key in jax.random.split(key, gates)]
+        self.weight = jnp.concatenate(blocks, axis=-1)
+        self.bias = jnp.zeros(gates * size, jnp.float32)
+
+    def __call__(self, x: Float[Array, "*batch inputs"]) -> Float[Array, "*batch outputs"]:
+        return x @ self.weight + self.bias
+
+
+class GRU(eqx.Module):
+    """A gated recurrent unit (Cho et al. 2014, in the form of which the products with the memory are one)."""
+
+    inputs: Gates
+    hidden: Gates
+    size: int = eqx.field(static=True)
+
+    def __init__(self, inputs: int, size: int, *, key: jax.Array):
+        key_inputs, key_hidden = jax.random.split(key)
+        self.inputs = Gates(inputs, size, gates=3, key=key_inputs)
+        self.hidden = Gates(size, size, gates=3, key=key_hidden)
+        self.size = size
+
+    def initial(self, n: int) -> Float[Array, "n size"]:
+        return jnp.zeros((n, self.size), jnp.float32)
+
+    def __call__(self, memory: Float[Array, "*batch size"], x: Float[Array, "*batch gates"]) -> tuple[Any, jax.Array]:
+        x_reset, x_update, x_new = jnp.split(x, 3, axis=-1)
+        h_reset, h_update, h_new = jnp.split(self.hidden(memory), 3, axis=-1)
+        reset, update = jax.nn.sigmoid(x_reset + h_reset), jax.nn.sigmoid(x_update + h_update)
+        new = jnp.tanh(x_new + reset * h_new)
+        memory = (1.0 - update) * new + update * memory
+        return memory, memory
+
+
+class LSTM(eqx.Module):
+    """Long short-term memory (Hochreiter and Schmidhuber 1997); it starts out forgetful of little (Jozefowicz 2015)."""
+
+    inputs: Gates
+    hidden: Gates
+    size: int = eqx.field(static=True)
+
+    def __init__(self, inputs: int, size: int, *, key: jax.Array):
+        key_inputs, key_hidden = jax.random.split(key)
+        self.inputs = Gates(inputs, size, gates=4, key=key_inputs)
+        self.hidden = Gates(size, size, gates=4, key=key_hidden)
+        self.size = size
+
+    def initial(self, n: int) -> tuple[jax.Array, jax.Array]:
+        return jnp.zeros((n, self.size), jnp.float32), jnp.zeros((n, self.size), jnp.float32)
+
+    def __call__(
+        self, memory: tuple[jax.Array, jax.Array], x: Float[Array, "*batch gates"]
+    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+        hidden, cell = memory
+        take, keep, new, show = jnp.split(x + self.hidden(hidden), 4, axis=-1)
+        cell = jax.nn.sigmoid(keep + 1.0) * cell + jax.nn.sigmoid(take) * jnp.tanh(new)
+        hidden = jax.nn.sigmoid(show) * jnp.tanh(cell)
+        return (hidden, cell), hidden
+
+
+CELLS = {"gru": GRU, "lstm": LSTM}
+
+
+class Recurrent(eqx.Module):
+    """An encoder, a cell that remembers, and an actor-critic network on what the cell gives.
+
+    Policy and value see one memory, whether or not the layers after it are `shared`: it is kept up by acting alone.
+    """
+
+    encoder: Encoder
+    cell: GRU | LSTM
+    net: ActorCritic
+    masked: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        *,
+        memory: Literal["gru", "lstm"],
+        memory_size: int,
+        hidden: tuple[int, ...],
+        activation: Activation,
+        shared: bool,
+        key: jax.Array,
+        torso: TorsoKind = "auto",
+        squash: bool = False,
+    ):
+        key_encoder, key_cell, key_net = jax.random.split(key, 3)
+        self.masked = is_masked(observation_space)
+        self.encoder = Encoder(without_mask(observation_space), torso=torso, key=key_encoder)
+        self.cell = CELLS[memory](self.encoder.size, memory_size, key=key_cell)
+        self.net = ActorCritic(
+            _seen_space(observation_space, memory_size),
+            action_space,
+            hidden=hidden,
+            activation=activation,
+            shared=shared,
+            key=key_net,
+            squash=squash,
+        )
+
+    def initial(self, n: int) -> Any:
+        return self.cell.initial(n)
+
+    def encode(self, obs: Any) -> Any:
+        """The products with inputs are all but the memory's share of the work: here they are one for many steps."""
+        if self.masked:
+            return obs | {"observation": self.cell.inputs(self.encoder(obs["observation"]))}
+        return self.cell.inputs(self.encoder(obs))
+
+    def recall(self, memory: Any, x: Any) -> tuple[Any, Any]:
+        memory, output = self.cell(memory, x["observation"] if self.masked else x)
+        return memory, x | {"observation": output} if self.masked else output
+
+    def policy(self, seen: Any) -> Distribution:
+        return self.net.policy(seen)
+
+    def value(self, seen: Any) -> Float[Array, "*batch"]:
+        return self.net.value(seen)
+
+
+def _seen_space(space: gym.Space, size: int) -> gym.Space:
+    """The space of what the cell gives, with the mask if there is one."""
+    seen = gym.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+    return gym.spaces.Dict({**space.spaces, "observation": seen}) if is_masked(space) else seen
