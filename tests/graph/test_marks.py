@@ -94,3 +94,9 @@ def test_a_sum_of_what_has_no_sum_is_refused() -> None:
     assert int(all_sum(jnp.int32(3))) == 3
     with pytest.raises(WeftError, match="all_sum of its argument, which is bool"):
         all_sum(jnp.array(True))
+
+
+def test_a_call_within_a_call_of_the_same_name_is_one_call() -> None:
+    inner = on("env")
+    jaxpr = jax.make_jaxpr(lambda x: on("env", lambda x: inner(inner(x)))(x))(jnp.zeros(2))
+    assert calls(jaxpr.jaxpr, "env") == 1

@@ -46,8 +46,11 @@ def placed_as(name: str, placement: Mapping[str, str]) -> str | None:
 
 
 def calls(jaxpr: Any, name: str) -> int:
-    """How often one run of a jaxpr calls the fragment `name`; loops count by their length."""
-    return sum(times for mark, times in _marks_with_times(jaxpr, 1) if mark == Mark("fragment", name))
+    """How often one run of a jaxpr calls the fragment `name`; loops count by their length.
+
+    A call within a call of the same name is part of it: a wrapped environment is stepped once.
+    """
+    return sum(_calls(eqn, name) for eqn in jaxpr.eqns)
 
 
 def fragment_calls(eqn: Any, times: int) -> Counter[str]:
@@ -105,10 +108,8 @@ def _marks_of_jaxpr(jaxpr: Any) -> frozenset[Mark]:
     return _known[jaxpr]
 
 
-def _marks_with_times(jaxpr: Any, times: int) -> Iterator[tuple[Mark, int]]:
-    for eqn in jaxpr.eqns:
-        if mark := mark_of(eqn):
-            yield mark, times
-        inner = times * eqn.params["length"] if eqn.primitive.name == "scan" else times
-        for part in jex.jaxprs_in_params(eqn.params):
-            yield from _marks_with_times(part, inner)
+def _calls(eqn: Any, name: str) -> int:
+    if mark_of(eqn) == Mark("fragment", name):
+        return 1
+    times = eqn.params["length"] if eqn.primitive.name == "scan" else 1
+    return times * sum(calls(part, name) for part in jex.jaxprs_in_params(eqn.params))
