@@ -148,6 +148,13 @@ def ended(steps):
     return steps.terminated | steps.truncated
 
 
+def differs(steps):
+    """Where the final observation is another than the next one."""
+    pairs = zip(jax.tree.leaves(steps.obs), jax.tree.leaves(steps.final_obs), strict=True)
+    parts = [(obs != final).reshape(*steps.valid.shape, -1).any(axis=-1) for obs, final in pairs]
+    return np.logical_or.reduce(parts)
+
+
 def test_an_environment_is_a_value(case):
     assert case.env() == case.env() and hash(case.env()) == hash(case.env())
     assert case.env(NUM_ENVS + 1) != case.env()
@@ -207,18 +214,15 @@ def test_a_row_that_belongs_to_no_episode_gives_no_reward(walk):
 
 
 def test_the_final_observation_is_the_next_one_but_at_ends(walk):
-    pairs = zip(jax.tree.leaves(walk.steps.obs), jax.tree.leaves(walk.steps.final_obs), strict=True)
-    differs = np.zeros(walk.last.shape, bool)
-    for obs, final in pairs:
-        differs |= (obs != final).reshape(*walk.last.shape, -1).any(axis=-1)
-    assert not (differs & ~ended(walk.steps)).any()
+    assert not (differs(walk.steps) & ~ended(walk.steps)).any()
 
 
 def test_an_end_is_followed_by_another_episode(walk):
     """What is acted on next is not what the last episode ended with, unless a row of no episode is still to come."""
-    pairs = zip(jax.tree.leaves(walk.steps.obs), jax.tree.leaves(walk.steps.final_obs), strict=True)
-    at = ended(walk.steps)[:-1] & walk.steps.valid[1:]
-    assert not at.any() or any((obs[:-1][at] != final[:-1][at]).any() for obs, final in pairs)
+    moved, followed = differs(walk.steps)[:-1], walk.steps.valid[1:]
+    for ends in (walk.steps.terminated, walk.steps.truncated & ~walk.last, walk.steps.truncated & walk.last):
+        at = ends[:-1] & followed
+        assert not at.any() or moved[at].any()
 
 
 def test_a_last_step_ends_its_episode(case):

@@ -69,6 +69,7 @@ def test_a_last_step_truncates_and_starts_anew(spec, key):
     assert cut.truncated.tolist() == [True, False, True] and not cut.terminated.any()
     assert jax.tree.all(jax.tree.map(lambda a, b: np.array_equal(a[1], b[1]), (plain_state, plain), (cut_state, cut)))
     np.testing.assert_array_equal(cut.final_obs, plain.obs)
+    assert (cut.obs != cut.final_obs).reshape(3, -1).any(axis=-1).tolist() == [True, False, True]
     np.testing.assert_array_equal(cut_state.inner.time, [0, 1, 0])
     assert cut_state.episodes.finished.tolist() == [1, 0, 1]
 
