@@ -41,7 +41,7 @@ from weft.fragment import fragment
 from weft.metrics import Mean
 from weft.nets.actor_critic import ActorCritic
 from weft.ops.distributions import Distribution, draw_noise
-from weft.ops.rollout import Transition, rollout
+from weft.ops.rollout import Place, Transition, rollout
 from weft.runtime.driver import Plan
 from weft.runtime.local import Local
 
@@ -82,8 +82,7 @@ class Collected:
     """The state of a program that only collects."""
 
     net: ActorCritic
-    env: Any
-    obs: Any
+    here: Place
     trajectory: Transition
     key: jax.Array
 
@@ -96,36 +95,29 @@ class Collect(Algorithm):
         key_net, key_env, key = jax.random.split(key, 3)
         spaces = env.observation_space, env.action_space
         net = ActorCritic(*spaces, hidden=(64, 64), activation="tanh", shared=False, key=key_net)
-        env_state, obs = env.reset(key_env)
-        shapes = jax.eval_shape(partial(self.collect, env), net, env_state, obs, key)[2]
-        return Collected(net, env_state, obs, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), key)
+        here = Place(*env.reset(key_env))
+        _, shapes = jax.eval_shape(partial(self.collect, env), net, here, key)
+        return Collected(net, here, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), key)
 
     def step(self, env: Env, state: Collected) -> tuple[Collected, dict[str, Mean]]:
         key, key_collect = jax.random.split(state.key)
-        env_state, obs, trajectory = self.collect(env, state.net, state.env, state.obs, key_collect)
-        env_state, metrics = env.episodes(env_state)
-        return replace(state, env=env_state, obs=obs, trajectory=trajectory, key=key), metrics
+        here, trajectory = self.collect(env, state.net, state.here, key_collect)
+        env_state, metrics = env.episodes(here.env)
+        return Collected(state.net, replace(here, env=env_state), trajectory, key), metrics
 
-    def collect(self, env: Env, net: ActorCritic, env_state: Any, obs: Any, key: jax.Array) -> Any:
+    def collect(self, env: Env, net: ActorCritic, here: Place, key: jax.Array) -> tuple[Place, Transition]:
         key_act, key_env = jax.random.split(key)
-        return rollout(
-            env,
-            partial(self.act, net),
-            env_state=env_state,
-            obs=obs,
-            noise=self.noise(env, key_act),
-            key=key_env,
-            length=HORIZON,
-        )
+        noise = self.noise(env, key_act)
+        return rollout(env, partial(self.act, net), here, noise=noise, key=key_env, length=HORIZON)
 
     @fragment(name="act.noise")
     def noise(self, env: Env, key: jax.Array) -> jax.Array:
         return draw_noise(env.action_space, key, (HORIZON, env.num_envs))
 
     @fragment
-    def act(self, net: ActorCritic, obs: Any, noise: jax.Array) -> tuple[jax.Array, Distribution]:
+    def act(self, net: ActorCritic, obs: Any, memory: Any, noise: jax.Array) -> tuple[jax.Array, Distribution, Any]:
         policy = net.policy(obs)
-        return policy.sample(noise), policy
+        return policy.sample(noise), policy, memory
 
 
 class Collecting:
@@ -155,7 +147,7 @@ class Bare:
         self.envs = [source.registered(env_id, {}).factory()() for _ in range(ENVS)]
         self.space = self.envs[0].action_space
         self.obs = np.stack([env.reset(seed=seed)[0] for seed, env in enumerate(self.envs)]).astype(np.float32)
-        self.act = jax.jit(lambda obs, noise: Collect().act(net, obs, noise))
+        self.act = jax.jit(lambda obs, noise: Collect().act(net, obs, (), noise))
 
     def steps(self, actions: np.ndarray) -> tuple[float, float]:
         """Seconds in `step` alone for given actions, and in the whole loop with the resets of what ended."""
@@ -176,7 +168,7 @@ class Bare:
         started = time.perf_counter()
         seen = []
         for noise_t in np.asarray(noise):
-            action, policy = self.act(self.obs, noise_t)
+            action, policy, _ = self.act(self.obs, noise_t)
             row = self.given(np.asarray(action))
             stepped = [env.step(action) for env, action in zip(self.envs, row, strict=True)]
             obs, reward, terminated, truncated, _ = zip(*stepped, strict=True)
