@@ -4,6 +4,7 @@ An environment that hangs cannot be interrupted here; `where` says which one is 
 processes kills it after a while instead.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from weft.envs.failures import failed
 from weft.envs.nested import fields, flatten, unflatten
 from weft.envs.pool import Stepped, Totals
 from weft.envs.tally import Tally
+
+log = logging.getLogger(__name__)
 
 
 class InProcess:
@@ -80,6 +83,8 @@ class InProcess:
                 array[end.row] = row
             terminated[end.row], truncated[end.row], valid[end.row] = end.terminated, end.truncated, not end.broken
             (self._tally.drop if end.broken else self._tally.finish)(end.row)
+            if end.broken:
+                log.warning("%s; it was started again", self._failed(end.broken))
         obs, final_obs = unflatten(self._spaces[0], out), unflatten(self._spaces[0], final)
         return Stepped(obs, reward.astype(np.float32), terminated, truncated, final_obs, valid)
 

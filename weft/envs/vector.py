@@ -67,7 +67,7 @@ class VectorPool:
         self._indices, self._seeds = list(indices), list(seeds)
         self._spaces, self._fields = (observation_space, action_space), fields(observation_space, masked=masked)
         self._tally, self._steps = Tally(len(seeds)), 0
-        self._none, self._all = frozen(np.zeros(len(seeds), bool)), frozen(np.ones(len(seeds), bool))
+        self._none = frozen(np.zeros(len(seeds), bool))
         self._over = self._none
         """Rows that the engine will restart in the next step."""
 
@@ -81,29 +81,22 @@ class VectorPool:
         self._steps += 1
         given = batched(self._spaces[1], action)
         obs, reward, terminated, truncated, info = self._call(lambda: self._engine.step(given))
-        leaves = self._leaves(obs, info, len(self._seeds))
-        reward = np.array(reward, np.float64)
-        inserted, terminated, truncated = self._over, np.array(terminated, bool), np.array(truncated, bool)
-        if inserted.any():
-            reward[inserted] = 0.0
-            terminated[inserted] = truncated[inserted] = False
+        leaves, inserted = self._leaves(obs, info, len(self._seeds)), self._over
+        reward = np.where(inserted, 0.0, np.asarray(reward, np.float64))
+        terminated = np.asarray(terminated, bool) & ~inserted
+        truncated = np.asarray(truncated, bool) & ~terminated & ~inserted
         self._check(leaves, reward)
         ended = terminated | truncated
-        truncated &= ~terminated
         cut = self._none if last is None else last & ~ended & ~inserted
         final = self._follow(leaves, ended, cut, info)
         self._count(reward, ended | cut, inserted)
-        reward, lost = self._learned(reward, ended, info) if self._learned else (reward, None)
-        terminated = terminated if lost is None else terminated | (lost & ~inserted)
+        if self._learned:
+            reward, lost = self._learned(reward, ended, info)
+            terminated = terminated if lost is None else terminated | (lost & ~inserted)
         obs = unflatten(self._spaces[0], leaves)
-        return Stepped(
-            obs,
-            reward.astype(np.float32),
-            terminated,
-            (truncated | cut) & ~terminated,
-            obs if final is leaves else unflatten(self._spaces[0], final),
-            ~inserted if inserted.any() else self._all,
-        )
+        final_obs = obs if final is leaves else unflatten(self._spaces[0], final)
+        truncated = (truncated | cut) & ~terminated
+        return Stepped(obs, reward.astype(np.float32), terminated, truncated, final_obs, ~inserted)
 
     def episodes(self) -> Totals:
         return self._tally.take()
