@@ -4,8 +4,9 @@
     python benchmarks/envs.py --only share          # one part of it, on the screen alone
 
 `train` is PPO on Gymnasium's CartPole beside RLlib and Stable-Baselines3, each in a process of its own and in several
-arrangements; the peers are installed into `benchmarks/.peers` when first needed. `share` is the time that environments
-take to step by themselves over the time that a program takes which acts, steps them and keeps what it saw.
+arrangements; the peers are installed into `benchmarks/.peers` when first needed. `evaluate` is weft's training with and
+without evaluations beside it. `share` is the time that environments take to step by themselves over the time that a
+program takes which acts, steps them and keeps what it saw.
 
 Every contender runs in every round, in turn; a ratio is taken within a round, and its median over the rounds is
 reported with the smallest and the largest. Start-up and compilation are not counted.
@@ -52,6 +53,8 @@ REQUIREMENTS = HERE / "peers" / "requirements.txt"
 
 ENVS = 8
 HORIZON = 128
+EVAL_EVERY = 20_000
+EVAL_ITERATIONS = 196
 # Steps of all environments in one piece. Pieces are short and many, so that other load falls on all of them alike.
 TICKS = {"CartPole-v1": 640, "HalfCheetah-v5": 256}
 
@@ -236,7 +239,8 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
     versions: dict[str, str] = {}
     for round_ in range(args.rounds):
         for library, name in rates:
-            found = train_once(library, name, seed=round_, iterations=args.iterations)
+            options = {"seed": round_, "iterations": args.iterations}
+            found = train_once(library, *ARRANGEMENTS[library][name], **options)
             rates[library, name].append(found["steps_per_s"])
             returns[library, name].append(found["return_mean"])
             versions |= found["versions"] if library != "weft" else {}
@@ -261,14 +265,28 @@ def beside(rates: Rates) -> Iterator[tuple[str, dict[str, float]]]:
             yield f"weft, {best['weft']} / {library}, {name}", found
 
 
-def train_once(library: str, name: str, *, seed: int, iterations: int) -> dict[str, Any]:
+def evaluate(args: argparse.Namespace) -> dict[str, Any]:
+    """Environment steps per second of training with evaluations beside it, and without."""
+    ways = {"without": (), "with": ("--eval-every", str(EVAL_EVERY))}
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    for round_ in range(args.rounds):
+        for name, options in ways.items():
+            found = train_once("weft", *options, seed=round_, iterations=EVAL_ITERATIONS)
+            rates[name].append(found["steps_per_s"])
+    return {
+        "steps_per_s": {name: summary(each) for name, each in rates.items()},
+        "with / without": ratio(rates["with"], rates["without"]),
+    }
+
+
+def train_once(library: str, *options: str, seed: int, iterations: int) -> dict[str, Any]:
     """What one process reports of one training run."""
     python = sys.executable if library == "weft" else PEERS / "bin" / "python"
-    command = [python, HERE / "peers" / f"{library}_ppo.py", *ARRANGEMENTS[library][name]]
-    options = ["--seed", str(seed), "--iterations", str(iterations)]
-    done = subprocess.run([*command, *options], capture_output=True, text=True)
+    command = [python, HERE / "peers" / f"{library}_ppo.py", *options]
+    command += ["--seed", str(seed), "--iterations", str(iterations)]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f"{library}, {name} failed:\n{done.stderr[-4000:]}")
+        raise RuntimeError(f"{library} {' '.join(options)} failed:\n{done.stderr[-4000:]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -282,7 +300,11 @@ def install_peers() -> None:
     stamp.touch()
 
 
-PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {"train": train, "share": share}
+PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    "train": train,
+    "evaluate": evaluate,
+    "share": share,
+}
 
 
 def main() -> None:
@@ -316,6 +338,8 @@ def table(record: dict[str, Any]) -> Iterator[str]:
     yield "medians (least to most)."
     if "train" in record:
         yield from train_table(record["train"], settings)
+    if "evaluate" in record:
+        yield from evaluate_table(record["evaluate"], settings)
     if "share" in record:
         yield from share_table(record["share"], settings)
 
@@ -330,6 +354,15 @@ def train_table(found: dict[str, Any], settings: dict[str, Any]) -> Iterator[str
     yield from ("", "| ratio | measured |", "|---|---|")
     for name, ratio in found["ratios"].items():
         yield f"| {name} | {spread(ratio)} |"
+
+
+def evaluate_table(found: dict[str, Any], settings: dict[str, Any]) -> Iterator[str]:
+    rounds = f"{settings['rounds']} rounds of {EVAL_ITERATIONS} iterations"
+    yield from ("", f"The same training by weft, {rounds}, with 10 episodes played every {EVAL_EVERY:,} steps.", "")
+    yield from ("| evaluation | measured |", "|---|---|")
+    for name, rate in found["steps_per_s"].items():
+        yield f"| {name}, steps per second | {thousands(rate)} |"
+    yield f"| with / without | {spread(found['with / without'])} |"
 
 
 def share_table(found: dict[str, Any], settings: dict[str, Any]) -> Iterator[str]:

@@ -18,7 +18,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=48)
     parser.add_argument("--uncounted", type=int, default=2, help="iterations before the clock starts")
     parser.add_argument("--layout", default="fused")
-    parser.add_argument("--family", default="gym", help="of the environment")
+    parser.add_argument("--eval-every", type=int, help="steps from one evaluation to the next, if any")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     algo = PPO(
@@ -39,15 +39,17 @@ def main() -> None:
     times: dict[int, float] = {}
 
     def clock(update: Update) -> None:
-        times[update.steps] = time.perf_counter()
+        # Evaluations that are still under way at the end bring updates of their own.
+        times.setdefault(update.steps, time.perf_counter())
 
     result = driver.train(
         algo,
-        f"{args.family}:{SETTINGS['env']}",
+        f"gym:{SETTINGS['env']}",
         layout=args.layout,
         steps=(args.uncounted + args.iterations) * size,
         seed=args.seed,
         observers=[clock],
+        eval_every=args.eval_every,
     )
     first = min(steps for steps in times if steps >= args.uncounted * size)
     steps, seconds = result.steps - first, times[result.steps] - times[first]
