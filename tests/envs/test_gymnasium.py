@@ -186,6 +186,8 @@ def test_a_script_s_own_class_and_its_neighbour_s_work_in_workers(tmp_path):
 @pytest.mark.parametrize(
     ("seconds", "cores", "options", "expected"),
     [
+        (1e-3, 3, {}, "workers"),
+        (1e-3, 2, {}, "inprocess"),
         (5e-6, 8, {}, "inprocess"),
         (1e-3, 8, {}, "workers"),
         (1e-3, 1, {}, "inprocess"),
@@ -196,13 +198,15 @@ def test_a_script_s_own_class_and_its_neighbour_s_work_in_workers(tmp_path):
 )
 def test_the_quicker_kind_of_pool_is_chosen(monkeypatch, seconds, cores, options, expected):
     monkeypatch.setattr(choice, "cores", lambda: cores)
+    monkeypatch.setattr(os, "getloadavg", lambda: (1.2, 0.0, 0.0))
     monkeypatch.setattr(Source, "step_seconds", seconds)
     source = Source("a game", games.Counting, Arguments.of({"length": round(seconds * 1e6) + cores}))
     assert chosen(source, Options(**options), 8) == expected
     chosen.cache_clear()
 
 
-def test_a_pool_says_what_kind_it_is():
+def test_a_pool_says_what_kind_it_is(monkeypatch):
+    monkeypatch.setattr(choice, "idle_cores", lambda: 2)
     quick = family.own(games.Counting, 4).game.pool(range(4), range(4))
     slow = family.own(games.Slow, 4, workers=2).game.pool(range(4), range(4))
     assert (quick.kind, slow.kind) == ("inprocess", "workers")

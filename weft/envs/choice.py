@@ -22,7 +22,8 @@ def chosen(source: Source, options: Options, num_envs: int) -> str:
     if options.vector != "auto":
         return options.vector
     workers = worker_count(options, num_envs)
-    if workers < 2:
+    # Processes that wait for a core save nothing.
+    if min(workers, idle_cores()) < 2:
         return "inprocess"
     saved = source.step_seconds * (num_envs - -(-num_envs // workers))
     return "workers" if saved > EXCHANGE_SECONDS + EXCHANGE_SECONDS_EACH * workers else "inprocess"
@@ -38,3 +39,9 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def idle_cores() -> int:
+    """How many cores have had nothing to do lately."""
+    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return max(cores() - round(busy), 0)
