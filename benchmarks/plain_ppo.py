@@ -164,8 +164,10 @@ def gradient(net, sample):
 
 
 def gae(trajectory, v_tm1, v_t):
+    valid = trajectory.valid
+    truncated = trajectory.truncated | jnp.concatenate([~valid[1:], jnp.zeros_like(valid[:1])])
     delta_t = trajectory.reward + GAMMA * jnp.where(trajectory.terminated, 0.0, v_t) - v_tm1
-    decay_t = jnp.where(trajectory.terminated | trajectory.truncated, 0.0, GAMMA * LAM)
+    decay_t = jnp.where(trajectory.terminated | truncated, 0.0, GAMMA * LAM)
 
     def earlier(advantage_t, now):
         delta, decay = now

@@ -70,6 +70,27 @@ def test_rows_that_an_autoreset_inserted_change_nothing(kind, key):
     assert different(learned(algo, state, garbled), learned(algo, state, counted))
 
 
+def test_the_row_in_which_an_environment_was_started_again_changes_nothing(kind, key):
+    """It is not valid and truncated, and nothing ended before it."""
+    algo, env = kind(**SMALL), make("gymnax:CartPole-v1", SMALL["num_envs"])
+    state = algo.init(env, key)
+    seen = collect(algo, env, state)
+    row = (10, 2)
+    seen = dataclasses.replace(
+        seen,
+        terminated=seen.terminated.at[9, 2].set(False).at[row].set(False).at[-1].set(True),
+        truncated=jnp.zeros_like(seen.truncated).at[row].set(True),
+        valid=seen.valid.at[row].set(False),
+    )
+    garbled = dataclasses.replace(
+        seen,
+        obs=seen.obs.at[row].add(1.0),
+        final_obs=seen.final_obs.at[row].add(1.0),
+        reward=seen.reward.at[row].add(5.0),
+    )
+    assert not different(learned(algo, state, seen), learned(algo, state, garbled))
+
+
 def test_the_step_size_falls_to_zero_over_anneal_steps(kind):
     algo = kind(**SMALL, anneal_steps=1280)
     assert [float(algo.remaining(jnp.int32(i))) for i in (0, 5, 10, 20)] == [1.0, 0.5, 0.0, 0.0]

@@ -25,7 +25,7 @@ def mask_space(space):
     return gym.spaces.MultiBinary(action_size(space))
 
 
-@hypothesis.settings(max_examples=8)
+@hypothesis.settings(max_examples=6)
 @hypothesis.given(SPACES)
 def test_every_action_space_has_a_policy(space):
 
@@ -49,7 +49,7 @@ def within(space, action):
         assert action.dtype == jnp.int32 and (action >= 0).all() and (action < counts).all()
 
 
-@hypothesis.settings(max_examples=8)
+@hypothesis.settings(max_examples=6)
 @hypothesis.given(SPACES)
 def test_what_a_mask_rules_out_is_never_taken(space):
     """One choice of every coordinate is left: it is taken, for certain."""
@@ -94,13 +94,21 @@ def test_a_mask_leaves_the_rest_as_it_was_and_gradients_finite(key):
     [
         gym.spaces.MultiBinary(3),
         gym.spaces.Dict(**{**mask_space(ACTIONS).spaces, "tool": gym.spaces.MultiBinary(4)}),
-        gym.spaces.Dict(tool=gym.spaces.MultiBinary(3)),
+        gym.spaces.Dict(tool=gym.spaces.MultiBinary(3), hand=gym.spaces.MultiBinary(3)),
     ],
     ids=str,
 )
 def test_a_mask_that_does_not_fit_is_refused(mask):
     with pytest.raises(WeftError, match="action mask"):
         check_mask(mask, ACTIONS)
+
+
+def test_a_dict_may_leave_out_what_is_not_masked(key):
+    check_mask(gym.spaces.Dict(tool=gym.spaces.MultiBinary(3)), ACTIONS)
+    head, features = policy_head(ACTIONS, 4, key=key), jnp.ones((5, 4))
+    policy = head(features, {"tool": jnp.array([[0, 0, 1]] * 5, jnp.int8)})
+    assert policy.mode()["tool"].tolist() == [2] * 5
+    np.testing.assert_array_equal(policy.parts["move"].logits, head(features).parts["move"].logits)
 
 
 @pytest.mark.parametrize("low", [-np.inf, 5.0, -3e38])

@@ -111,6 +111,25 @@ def test_nothing_after_an_end_reaches_before_it(random_piece, how):
     assert (before[cut + 1 :] != after[cut + 1 :]).any()
 
 
+@pytest.mark.parametrize("returns", [gae, lambda_returns, discounted_returns, n_step_returns])
+@pytest.mark.parametrize("truncated", [True, False])
+def test_nothing_of_a_row_that_is_not_valid_reaches_before_it(random_piece, returns, truncated):
+    """As when an environment is started again: the step before is worth what it led to, whatever the row holds."""
+    cut = 20
+    settings = {gae: {"lam": 0.9}, lambda_returns: {"lam": 0.9}, n_step_returns: {"n": 5}, discounted_returns: {}}
+    piece = random_piece if returns is gae else without(random_piece, "v_tm1")
+    piece |= {name: piece[name].at[cut - 1].set(False) for name in ("terminated", "truncated")}
+    piece["truncated"] = piece["truncated"].at[cut].set(truncated)
+    settled = {"gamma": GAMMA, "valid": jnp.ones((T, B), bool).at[cut].set(False), **settings[returns]}
+    garbled = piece | {name: piece[name].at[cut].add(9.0) for name in ("r_t", "v_tm1", "v_t") if name in piece}
+    before, after = (returns(**p, **settled) for p in (piece, garbled))
+    np.testing.assert_array_equal(before[:cut], after[:cut])
+    ended = piece | {"truncated": piece["truncated"].at[cut - 1].set(True)}
+    np.testing.assert_array_equal(before[:cut], returns(**ended, **settled | {"valid": None})[:cut])
+    leaking = returns(**garbled, **settled | {"valid": None})
+    assert (before[:cut] != leaking[:cut]).any()
+
+
 def test_only_truncation_bootstraps_from_where_it_led(random_piece):
     def first_return(how):
         ends = {name: jnp.zeros((T, B), bool).at[0].set(name == how) for name in ("terminated", "truncated")}

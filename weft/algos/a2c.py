@@ -31,6 +31,7 @@ class A2C(PolicyGradient):
             trajectory.reward,
             terminated=trajectory.terminated,
             truncated=trajectory.truncated,
+            valid=trajectory.valid,
             v_t=net.value(seen),
             gamma=self.gamma,
             lam=self.lam,

@@ -89,6 +89,7 @@ class PPO(OnPolicy):
             trajectory.reward,
             terminated=trajectory.terminated,
             truncated=trajectory.truncated,
+            valid=trajectory.valid,
             v_tm1=v_tm1,
             v_t=v_t,
             gamma=self.gamma,

@@ -30,6 +30,7 @@ class Reinforce(PolicyGradient):
             trajectory.reward,
             terminated=trajectory.terminated,
             truncated=trajectory.truncated,
+            valid=trajectory.valid,
             v_t=jnp.zeros_like(trajectory.reward),
             gamma=self.gamma,
         )

@@ -5,8 +5,9 @@ those one head per entry. With `squash` a normal distribution over a Box that is
 Box that is not stays as it is without.
 
 A mask says which choices there are: 1 for one that may be taken and 0 for one that may not. It has one entry per logit,
-so for a MultiDiscrete those of all its parts one after another, and for a Dict or Tuple its structure; numbers have
-none. If every choice is ruled out (as after the end of an episode, where no action is taken) all are alike.
+so for a MultiDiscrete those of all its parts one after another, and for a Dict or Tuple its structure. Numbers have
+none: what a mask says of them does not matter, and a Dict may leave out whatever is not masked. If every choice is
+ruled out (as after the end of an episode, where no action is taken) all are alike.
 
 >>> import jax, jax.numpy as jnp
 >>> head = policy_head(gym.spaces.Discrete(3), 8, key=jax.random.key(0))
@@ -25,7 +26,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Num
 
-from weft.envs.spaces import map_space
 from weft.errors import WeftError
 from weft.nets.mlp import Linear
 from weft.ops.distributions import (
@@ -89,12 +89,13 @@ class GaussianHead(eqx.Module):
 class ProductHead(eqx.Module):
     """Features to the actions of a Dict or Tuple, entry by entry."""
 
-    parts: Any
+    parts: dict[str, Any] | tuple[Any, ...]
 
     def __call__(self, features: Float[Array, "*batch features"], mask: Any = None) -> Product:
-        if mask is None:
-            return Product(jax.tree.map(lambda part: part(features), self.parts, is_leaf=_is_head))
-        return Product(jax.tree.map(lambda part, mask: part(features, mask), self.parts, mask, is_leaf=_is_head))
+        if isinstance(self.parts, dict):
+            return Product({name: part(features, (mask or {}).get(name)) for name, part in self.parts.items()})
+        masks = (None,) * len(self.parts) if mask is None else mask
+        return Product(tuple(part(features, mask) for part, mask in zip(self.parts, masks, strict=True)))
 
 
 Head = CategoricalHead | GaussianHead | ProductHead
@@ -102,24 +103,30 @@ Head = CategoricalHead | GaussianHead | ProductHead
 
 def policy_head(space: gym.Space, features: int, *, squash: bool = False, key: jax.Array) -> Head:
     """The last layer of a policy over `space`."""
-    if not isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
-        return _head(space, features, squash, key)
-    parts, structure = jax.tree.flatten(map_space(lambda part: part, space))
-    keys = jax.random.split(key, len(parts))
-    heads = [_head(part, features, squash, key) for part, key in zip(parts, keys, strict=True)]
-    return ProductHead(structure.unflatten(heads))
+    if isinstance(space, gym.spaces.Dict):
+        keys = jax.random.split(key, len(space.spaces))
+        parts = zip(space.spaces.items(), keys, strict=True)
+        return ProductHead({name: policy_head(part, features, squash=squash, key=k) for (name, part), k in parts})
+    if isinstance(space, gym.spaces.Tuple):
+        keys = jax.random.split(key, len(space.spaces))
+        parts = zip(space.spaces, keys, strict=True)
+        return ProductHead(tuple(policy_head(part, features, squash=squash, key=k) for part, k in parts))
+    return _head(space, features, squash, key)
 
 
-def check_mask(mask_space: gym.Space, action_space: gym.Space) -> None:
-    """Refuse a mask that does not fit the actions that it is for."""
-    wanted = map_space(action_size, action_space)
-    given = map_space(lambda part: math.prod(part.shape or ()), mask_space)
-    if jax.tree.structure(wanted) != jax.tree.structure(given):
-        raise WeftError(f"action mask {mask_space} and action space {action_space} differ in structure")
-    actions = jax.tree.leaves(map_space(lambda part: part, action_space))
-    for action, size, entries in zip(actions, jax.tree.leaves(wanted), jax.tree.leaves(given), strict=True):
-        if choices(action) is not None and size != entries:
-            raise WeftError(f"action mask {mask_space} has {entries} entries for {action}, which has {size} choices")
+def check_mask(mask: gym.Space, actions: gym.Space) -> None:
+    """Refuse a space of masks that does not fit the actions that they are for."""
+    if isinstance(actions, gym.spaces.Dict) and isinstance(mask, gym.spaces.Dict) and set(mask) <= set(actions):
+        for name, part in mask.items():
+            check_mask(part, actions[name])
+    elif isinstance(actions, gym.spaces.Tuple) and isinstance(mask, gym.spaces.Tuple) and len(mask) == len(actions):
+        for part, action in zip(mask, actions, strict=True):
+            check_mask(part, action)
+    elif isinstance(actions, gym.spaces.Dict | gym.spaces.Tuple) or mask.shape is None:
+        raise WeftError(f"action mask {mask} does not have the structure of the actions {actions}")
+    elif choices(actions) is not None and math.prod(mask.shape) != action_size(actions):
+        given, wanted = math.prod(mask.shape), action_size(actions)
+        raise WeftError(f"action mask {mask} has {given} entries for {actions}, which has {wanted} choices")
 
 
 def bounds_of(space: gym.Space) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
@@ -144,7 +151,3 @@ def _head(space: gym.Space, features: int, squash: bool, key: jax.Array) -> Cate
     if counts is not None:
         return CategoricalHead(last, counts, space.shape)
     return GaussianHead(last, jnp.zeros(space.shape, jnp.float32), bounds_of(space) if squash else None)
-
-
-def _is_head(part: Any) -> bool:
-    return isinstance(part, CategoricalHead | GaussianHead)

@@ -2,6 +2,8 @@
 
 At every step `v_t` is the value of where that step led: of the final observation where an episode ended there. A
 termination is worth nothing afterwards; a truncation is worth `v_t`; neither lets anything of the next episode through.
+Nor does a step that is followed by a row which is not `valid`: the environment was started again there, and what that
+row holds is of no episode. Such a step is worth `v_t` too, if it did not terminate.
 
 >>> import jax.numpy as jnp
 >>> r, no, v = jnp.ones((3, 1)), jnp.zeros((3, 1), bool), jnp.full((3, 1), 10.0)
@@ -26,8 +28,10 @@ def gae(
     v_t: Float[Array, "T B"],
     gamma: float,
     lam: float,
+    valid: Bool[Array, "T B"] | None = None,
 ) -> Float[Array, "T B"]:
     """Generalised advantage estimation (Schulman et al. 2016, equation 16), cut at the ends of episodes."""
+    truncated = _cut(truncated, valid)
     delta_t = r_t + gamma * jnp.where(terminated, 0.0, v_t) - v_tm1
     decay_t = jnp.where(terminated | truncated, 0.0, gamma * lam)
     return _decaying_sum(delta_t, decay_t, jnp.zeros_like(v_t[-1]))
@@ -41,8 +45,10 @@ def lambda_returns(
     v_t: Float[Array, "T B"],
     gamma: float,
     lam: float,
+    valid: Bool[Array, "T B"] | None = None,
 ) -> Float[Array, "T B"]:
     """The mixture of all n-step returns with weights lam^(n-1) (Sutton and Barto 2018, equation 12.2)."""
+    truncated = _cut(truncated, valid)
     # Where the next step belongs to another episode, all weight is on the value.
     mix_t = jnp.where(terminated | truncated, 0.0, lam)
     now_t = r_t + gamma * jnp.where(terminated, 0.0, (1.0 - mix_t) * v_t)
@@ -56,9 +62,11 @@ def discounted_returns(
     truncated: Bool[Array, "T B"],
     v_t: Float[Array, "T B"],
     gamma: float,
+    valid: Bool[Array, "T B"] | None = None,
 ) -> Float[Array, "T B"]:
     """All the rewards to the end of the episode or of the piece, and the value of what was cut off there."""
-    return lambda_returns(r_t, terminated=terminated, truncated=truncated, v_t=v_t, gamma=gamma, lam=1.0)
+    ends = {"terminated": terminated, "truncated": truncated, "valid": valid}
+    return lambda_returns(r_t, **ends, v_t=v_t, gamma=gamma, lam=1.0)
 
 
 def n_step_returns(
@@ -69,8 +77,10 @@ def n_step_returns(
     v_t: Float[Array, "T B"],
     gamma: float,
     n: int,
+    valid: Bool[Array, "T B"] | None = None,
 ) -> Float[Array, "T B"]:
     """`n` rewards and the value of where they led; fewer where the episode or the piece ends sooner."""
+    truncated = _cut(truncated, valid)
     last = jnp.zeros_like(terminated).at[-1].set(True)
     bootstrap_t = jnp.where(terminated, 0.0, v_t)
     returns = r_t + gamma * bootstrap_t
@@ -83,6 +93,13 @@ def n_step_returns(
 def ends_within(ended: Bool[Array, "T B"]) -> Bool[Array, "T B"]:
     """Whether the episode that each step belongs to ends in this piece, so that its return is known."""
     return jax.lax.cummax(ended.astype(jnp.int32), axis=0, reverse=True).astype(bool)
+
+
+def _cut(truncated: Bool[Array, "T B"], valid: Bool[Array, "T B"] | None) -> Bool[Array, "T B"]:
+    """Truncated also where the next row belongs to no episode."""
+    if valid is None:
+        return truncated
+    return truncated | jnp.concatenate([~valid[1:], jnp.zeros_like(valid[:1])])
 
 
 def _decaying_sum(
