@@ -92,6 +92,12 @@ class Objects:
             if unwanted(kept):
                 self._kept.pop(key).close()
 
+    def refuse_overdue(self) -> None:
+        """Fail if host code has not come back for too long, by its own account; asked while others wait for it."""
+        for kept in list(self._kept.values()):
+            if error := getattr(kept, "overdue", lambda: None)():
+                raise error
+
     def close(self) -> None:
         """Close everything; the first error is raised when all are closed."""
         errors = []

@@ -15,12 +15,11 @@ import pytest
 
 import tests.envs.robots  # noqa: F401, registers a ball
 from tests.envs.walks import actions
-from weft.envs import brax, envpool, make, spaces
+from weft.envs import make, spaces
 from weft.envs.wrappers import wrap
 from weft.envs.wrappers.wrapped import map_boxes
 from weft.host import own_objects
 
-MODULES = {"brax": brax, "envpool": envpool}
 NUM_ENVS = 3
 REWARD_WRAPPERS = ("normalise_reward", "clip_reward")
 
@@ -37,11 +36,7 @@ class Case:
     """Whether another key gives another walk."""
 
     def env(self, num_envs: int = NUM_ENVS) -> Any:
-        family, _, env_id = self.spec.partition(":")
-        made = (
-            functools.partial(MODULES[family].make, env_id) if family in MODULES else functools.partial(make, self.spec)
-        )
-        return wrap(made(num_envs, **dict(self.options)), self.wrappers)
+        return wrap(make(self.spec, num_envs, **dict(self.options)), self.wrappers)
 
     def __str__(self) -> str:
         options = [f"{name}={value}" for name, value in self.options]

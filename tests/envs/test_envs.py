@@ -1,7 +1,7 @@
 import gymnax
 import pytest
 
-from weft.envs import available, make
+from weft.envs import available, make, resolve
 from weft.errors import WeftError
 
 
@@ -10,7 +10,7 @@ from weft.errors import WeftError
     [
         ("gymnax:CartPole-v0", "'CartPole-v1'"),
         ("gymnx:CartPole-v1", "'gymnax'"),
-        ("CartPole-v1", "'gymnax:CartPole-v1'"),
+        ("CartPole-v7", "'gymnax:CartPole-v1'"),
         ("gymnax:MNISTBandit-bsuite", "'SimpleBandit-bsuite'"),
     ],
 )
@@ -28,3 +28,17 @@ def test_all_that_gymnax_registers_is_available_but_what_needs_a_network():
     known = {f"gymnax:{env_id}" for env_id in gymnax.registered_envs}
     assert known - set(available()) == {"gymnax:MNISTBandit-bsuite"}
     assert all(line and "\n" not in line for line in available().values())
+
+
+def test_a_name_without_a_family_is_found_in_the_first_that_has_it():
+    assert resolve("CartPole-v1") == "gymnax:CartPole-v1"
+    assert resolve("HalfCheetah-v5") == "gym:HalfCheetah-v5"
+    assert resolve("Pong-v5") == "envpool:Pong-v5"
+    assert make("CartPole-v1", 2) == make("gymnax:CartPole-v1", 2)
+
+
+def test_options_are_for_families_that_have_some():
+    with pytest.raises(WeftError, match="options"):
+        make("gymnax:CartPole-v1", 2, workers=2)
+    with pytest.raises(WeftError, match="vector"):
+        make("gym:CartPole-v1", 2, vector="quick")

@@ -16,6 +16,7 @@ from typing import Any
 
 from weft.envs.timestep import Env
 from weft.errors import WeftError, unknown
+from weft.modules import import_module
 
 FAMILIES = {
     "gymnax": "weft.envs.gymnax",
@@ -43,8 +44,8 @@ def resolve(spec: str) -> str:
     """The full name of an environment: `family:id`, or `module:attribute`."""
     family, colon, _ = spec.partition(":")
     if colon:
-        if family not in FAMILIES and not all(part.isidentifier() for part in family.split(".")):
-            raise unknown("environment family", family, FAMILIES)
+        if family not in FAMILIES:
+            _refuse_unknown(family)
         return spec
     for family in FAMILIES:
         if spec in _module(family).available():
@@ -55,6 +56,14 @@ def resolve(spec: str) -> str:
 def available() -> dict[str, str]:
     """Every spec that `make` knows, with one line about it."""
     return {f"{family}:{env_id}": line for family in FAMILIES for env_id, line in _module(family).available().items()}
+
+
+def _refuse_unknown(family: str) -> None:
+    """Fail unless `family` is a module with environments of the user's own."""
+    try:
+        import_module(family, "your own environment")
+    except WeftError:
+        raise unknown("environment family or module", family, FAMILIES) from None
 
 
 def _module(family: str) -> ModuleType:

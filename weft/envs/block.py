@@ -103,6 +103,17 @@ class Block:
         for row in range(len(self._envs)):
             self._discard(row)
 
+    def stuck(self, reason: str) -> Broken:
+        """What to say of the environment that is being stepped."""
+        row = self.at[0]
+        seed = reseeded(self._seeds[row], self.restarts[row])
+        return Broken(row, seed, self._steps, self._steps - self._since[row], reason)
+
+    def picture(self) -> np.ndarray | None:
+        """What the first environment shows, if it shows anything."""
+        env = self._envs[0]
+        return None if env is None or env.render_mode != "rgb_array" else np.asarray(env.render(), np.uint8)
+
     def _run(self, actions: list, lasts: list | None, out: list, rewards: list, ends: list) -> None:
         """The hot loop, over the rows for which there are no rewards yet."""
         at, array, shape, write = self.at, out[0], self._fields.plain_shape, self._fields.write

@@ -84,6 +84,11 @@ class GymGame:
     def action_space(self) -> gym.Space:
         return self.source.action_space
 
+    @property
+    def rendering(self) -> dict[str, Any]:
+        """The options with which environments can be filmed."""
+        return {"vector": "inprocess", "render_mode": "rgb_array"}
+
     def pool(self, indices: Sequence[int], seeds: Sequence[int]) -> Pool:
         kind, restart = chosen(self.source, self.options, len(seeds)), self.options.on_error == "restart"
         common: dict[str, Any] = {
@@ -94,7 +99,7 @@ class GymGame:
             "masked": self.source.masked,
         }
         if kind == "inprocess":
-            return InProcess(self.name, self.source.factory(), **common, restart=restart)
+            return InProcess(self.name, self.source.factory(), **common, restart=restart, timeout=self.options.timeout)
         if kind == "workers":
             how = {
                 "restart": restart,

@@ -136,6 +136,10 @@ class _Playing:
             pool.close()
             raise
 
+    def overdue(self) -> Exception | None:
+        """The error for an environment that does not answer, if there is one."""
+        return getattr(self.pool, "overdue", lambda: None)()
+
     def close(self) -> None:
         self.pool.close()
 

@@ -1,10 +1,11 @@
 """A pool of Gymnasium environments in this very process: no exchange, hence the least cost for quick environments.
 
-An environment that hangs cannot be interrupted here; `where` says which one is being stepped. A pool of worker
-processes kills it after a while instead.
+An environment that hangs cannot be interrupted here, so it ends the run; `overdue` says which one it is. A pool of
+worker processes can kill it and go on.
 """
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,8 +38,10 @@ class InProcess:
         seeds: Sequence[int],
         masked: bool = False,
         restart: bool = False,
+        timeout: float = 60.0,
     ) -> None:
-        self._name, self._indices = name, list(indices)
+        self._name, self._indices, self._timeout = name, list(indices), timeout
+        self._since: float | None = None
         self._spaces = observation_space, action_space
         self._fields = fields(observation_space, masked=masked)
         self._block = Block(make, seeds, fields=self._fields, actions=Actions(action_space), restart=restart)
@@ -55,10 +58,12 @@ class InProcess:
 
     def step(self, action: Any, last: np.ndarray | None) -> Stepped:
         out = self._fields.empty(len(self._indices))
+        self._since = time.monotonic()
         try:
             reward, ends = self._block.step(flatten(self._spaces[1], action), last, out)
         except Broken as broken:
             raise self._failed(broken) from broken.__cause__
+        self._since = None
         self._tally.add(reward)
         if ends:
             return self._ended(out, reward, ends)
@@ -71,9 +76,16 @@ class InProcess:
     def close(self) -> None:
         self._block.close()
 
-    def where(self) -> str:
-        """Which environment is being stepped, or was last."""
-        return f"environment {self._indices[self._block.at[0]]} of {self._name}"
+    def overdue(self) -> Exception | None:
+        """The error for the environment that is being stepped, if it has been for too long; asked by another thread."""
+        since = self._since
+        if since is None or time.monotonic() - since < self._timeout:
+            return None
+        return self._failed(self._block.stuck(f"no answer for {self._timeout:g} s; vector=workers can restart it"))
+
+    def picture(self) -> np.ndarray | None:
+        """What the first environment shows, if it shows anything."""
+        return self._block.picture()
 
     def _ended(self, out: list[np.ndarray], reward: np.ndarray, ends: list[End]) -> Stepped:
         final = [array.copy() for array in out]

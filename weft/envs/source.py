@@ -7,16 +7,12 @@ one that it makes, tries and throws away, once in a process.
 
 import copy
 import functools
-import importlib
 import inspect
-import os
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, cast
 
 import gymnasium as gym
@@ -27,6 +23,7 @@ from weft.envs.nested import with_mask
 from weft.envs.options import OPTIONS
 from weft.envs.spaces import map_space
 from weft.errors import WeftError, unknown
+from weft.modules import import_module
 
 TRIED_STEPS = 50
 TRIED_SECONDS = 0.2
@@ -88,13 +85,13 @@ def registered(env_id: str, arguments: Mapping[str, Any]) -> Source:
     """The source of a Gymnasium id, which may be `module:id` like Gymnasium's own."""
     module_name, colon, short_id = env_id.rpartition(":")
     if colon:
-        import_module(module_name)
+        import_module(module_name, "your own environment")
     try:
         spec = registration._find_spec(short_id)
         creator = _loaded(spec.entry_point)
     except gym.error.UnregisteredEnv:
         raise unknown("gym environment", env_id, gym.registry) from None
-    except ImportError as error:
+    except (ImportError, gym.error.DependencyNotInstalled) as error:
         raise WeftError(f"gym:{env_id} cannot be made: {error}") from error
     _check_arguments(f"gym:{env_id}", creator, arguments, ("max_episode_steps",))
     return Source(f"gym:{env_id}", spec.id, Arguments.of(arguments))
@@ -110,20 +107,6 @@ def own(given: str | Callable[..., gym.Env], arguments: Mapping[str, Any]) -> So
         )
     _check_arguments(name, maker, arguments)
     return Source(name, cast(Callable[..., gym.Env], maker), Arguments.of(arguments))
-
-
-def import_module(module_name: str) -> ModuleType:
-    """A module by name, also one in the current folder, as `python -m` finds it."""
-    if not all(part.isidentifier() for part in module_name.split(".")):
-        raise WeftError(f"{module_name!r} is not a module's name: give your own environment as module:attribute")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not module_name.startswith(error.name):
-            raise
-        raise WeftError(f"no module named {module_name!r} here or among the installed ones") from None
 
 
 @dataclass(frozen=True)
@@ -194,7 +177,7 @@ def _attribute(text: str) -> Any:
     module_name, colon, attribute = text.partition(":")
     if not colon or not attribute:
         raise WeftError(f"{text!r} names no environment: write module:attribute")
-    module = import_module(module_name)
+    module = import_module(module_name, "your own environment")
     if not hasattr(module, attribute):
         raise unknown(f"name in {module_name}", attribute, [name for name in vars(module) if not name.startswith("_")])
     return getattr(module, attribute)

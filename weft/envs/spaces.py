@@ -3,7 +3,7 @@
 Spaces are Gymnasium's. A Dict becomes a dictionary, a Tuple a tuple, and everything else one array. Types are those
 that a device computes with: 64-bit numbers become 32-bit ones, images stay bytes.
 
->>> space = gym.spaces.Dict(image=gym.spaces.Box(0, 255, (4, 4), np.uint8), goal=gym.spaces.Discrete(3))
+>>> space = gym.spaces.Dict(goal=gym.spaces.Discrete(3), image=gym.spaces.Box(0, 255, (4, 4), np.uint8))
 >>> shapes(space, 8)
 {'goal': ShapeDtypeStruct(shape=(8,), dtype=int32), 'image': ShapeDtypeStruct(shape=(8, 4, 4), dtype=uint8)}
 """

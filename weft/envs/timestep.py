@@ -35,9 +35,12 @@ class TimeStep:
 class Env(Protocol):
     """A batch of environments."""
 
-    num_envs: int
-    observation_space: gym.Space
-    action_space: gym.Space
+    @property
+    def num_envs(self) -> int: ...
+    @property
+    def observation_space(self) -> gym.Space: ...
+    @property
+    def action_space(self) -> gym.Space: ...
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
         """Start every environment: its state and the first observations."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from weft.algorithm import Algorithm
 from weft.envs.timestep import Env
+from weft.envs.wrappers import restart
 from weft.errors import WeftError
 from weft.evaluation.learned import Learned, learned_shapes, teach
 from weft.host import own_objects
@@ -82,9 +83,9 @@ class Evaluator:
 
     def _begin(self, what: Learned, key: jax.Array) -> Playing:
         key_env, key = jax.random.split(key)
-        state, obs = self.env.reset(key_env)
+        state, obs = restart(self.env, key_env, what.env)
         memory, _ = self.algo.player(self.env, what.net, greedy=self.greedy)
-        return Playing(teach(state, what.env), obs, memory, jnp.ones(1, bool), key)
+        return Playing(state, obs, memory, jnp.ones(1, bool), key)
 
     def _go(self, what: Learned, playing: Playing) -> tuple[Playing, Any]:
         _, act = self.algo.player(self.env, what.net, greedy=self.greedy)

@@ -5,6 +5,7 @@ Python's lock while environments are stepped, just when training wants to step i
 the time to the next, the newest that waits is the one that is played.
 """
 
+import contextlib
 import json
 import os
 import queue
@@ -87,7 +88,8 @@ class EvaluationStrand:
         self._folder = tempfile.TemporaryDirectory(prefix="weft-eval-")
         self._process = _start(cloudpickle.dumps((algo, env_of, episodes)))
         self._answers: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
         self._playing: Job | None = None
         self._waiting: Job | None = None
 
@@ -119,6 +121,11 @@ class EvaluationStrand:
         """End at once; closing twice is harmless."""
         self._process.kill()
         self._process.wait()
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(BrokenPipeError):
+                assert pipe is not None
+                pipe.close()
         self._folder.cleanup()
 
     def _next(self) -> None:

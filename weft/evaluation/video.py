@@ -1,6 +1,8 @@
 """Episodes as a film: a picture after every step, written as .mp4 or .gif."""
 
 import dataclasses
+import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,9 @@ class Camera:
     """Takes pictures of one environment of a world; `world` is the same world, able to be filmed."""
 
     def __init__(self, world: World):
+        # Pictures need neither a screen nor a sound card, and what draws them should not look for any.
+        for variable in ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER"):
+            os.environ.setdefault(variable, "dummy")
         self.world = _able_to_render(world)
         self._env = _innermost(self.world(1))
         if not hasattr(self._env, "picture"):
@@ -37,13 +42,16 @@ class Camera:
 
         # Video formats want even sides; a row or column more of the same is not seen.
         frames = [
-            np.pad(frame, ((0, frame.shape[0] % 2), (0, frame.shape[1] % 2), (0, 0)), "edge") for frame in self._frames
+            np.pad(frame, [(0, side % 2) for side in frame.shape[:2]] + [(0, 0)], "edge") for frame in self._frames
         ]
         path.parent.mkdir(parents=True, exist_ok=True)
-        options: dict[str, Any] = {"fps": FRAMES_PER_SECOND}
+        options: dict[str, Any] = {"fps": FRAMES_PER_SECOND, "macro_block_size": 2}
         if path.suffix == ".gif":
             options = {"duration": 1000 / FRAMES_PER_SECOND, "loop": 0}
-        imageio.imwrite(path, np.stack(frames), **options)
+        with warnings.catch_warnings():
+            # The encoder is a program of its own: what is forked does nothing before it becomes that.
+            warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
+            imageio.imwrite(path, np.stack(frames), **options)
 
 
 def check_suffix(path: Path) -> Path:

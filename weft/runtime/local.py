@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from weft.errors import WeftError
+from weft.host import objects
 from weft.project.program import Merge, Program, Recv, Run, Send, walk
 from weft.project.project import Projection
 from weft.runtime.channel import Meeting, Stopped, Stream, Wait
@@ -156,6 +157,7 @@ class _Session:
             try:
                 return self.reports[name].get(timeout=0.1)
             except queue.Empty:
+                objects().refuse_overdue()
                 if self.failure:
                     who, error = self.failure
                     if isinstance(error, WeftError):

@@ -20,7 +20,7 @@ it changes in `merge` alone, once in an iteration. Everything else in it leads w
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import gymnasium as gym
 import jax
@@ -110,8 +110,7 @@ class Wrapped:
 
 def over(env: Env, layer: Layer) -> Env:
     """The environment with a layer around it."""
-    # A frozen dataclass holds read-only what the protocol calls attributes; nobody writes to them.
-    return cast(Env, Wrapped(env, layer))
+    return Wrapped(env, layer)
 
 
 def restart(env: Env, key: jax.Array, trained: Any) -> tuple[Any, Any]:
