@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from weft.algorithm import Algorithm
+from weft.algorithm import Algorithm, Play
 from weft.envs.timestep import Env
 from weft.errors import WeftError
 from weft.fragment import fragment
@@ -140,7 +140,7 @@ class OnPolicy(Algorithm):
         policy = net.policy(seen)
         return policy.sample(noise), policy, memory
 
-    def player(self, env: Env, net: Net, *, greedy: bool) -> tuple[Any, Callable[..., tuple[Any, Any]]]:
+    def player(self, env: Env, net: Net, *, greedy: bool) -> tuple[Any, Play]:
         """How to play with a trained net: the memory to start from, and a function to act by."""
 
         def play(memory: Any, obs: Any, start: jax.Array, key: jax.Array) -> tuple[Any, Any]:
