@@ -45,9 +45,9 @@ def test_an_lstm_equals_equinox(key):
     np.testing.assert_array_equal(after[0], output)
 
 
-@pytest.mark.parametrize("memory", ["gru", "lstm"])
-def test_every_parameter_matters_and_is_an_array(memory, key):
-    net = jax.tree.map(lambda x: x + 0.1, make(memory, key))
+@pytest.mark.parametrize(("memory", "shared"), [("gru", False), ("lstm", True)])
+def test_every_parameter_matters_and_is_an_array(memory, shared, key):
+    net = jax.tree.map(lambda x: x + 0.1, make(memory, key, shared=shared))
     past = Past(jax.tree.map(lambda x: x[None], net.initial(2)), jnp.zeros((5, 2), bool))
     obs = jax.random.normal(key, (5, 2, 3))
 
@@ -77,6 +77,15 @@ def test_what_was_seen_before_changes_the_policy(key):
     assert jnp.abs(net.value(fresh[1]) - net.value(later[1])).max() > 1e-3
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_policy_and_value_remember_together_only_if_shared(shared, key):
+    net = make("gru", key, shared=shared)
+    grads = jax.grad(lambda net: jnp.sum(net.value(see(net, net.initial(2), jnp.ones((2, 3)))[1])))(net)
+    assert len(net.memories) == (1 if shared else 2)
+    assert all((jnp.abs(leaf) > 0).any() for leaf in jax.tree.leaves(grads.memories[-1].cell.inputs.bias))
+    assert shared or all((leaf == 0).all() for leaf in jax.tree.leaves(grads.memories[0]))
+
+
 def test_a_mask_goes_past_the_memory(key):
     space = gym.spaces.Dict(observation=SPACES[0], action_mask=gym.spaces.MultiBinary(2))
     net = make("gru", key, space)
@@ -85,7 +94,7 @@ def test_a_mask_goes_past_the_memory(key):
     assert net.policy(seen).mode().tolist() == [0] * 4 and net.value(seen).shape == (4,)
     assert (jnp.exp(net.policy(seen).log_prob(jnp.ones(4, jnp.int32))) == 0).all()
     unmasked = obs | {"action_mask": jnp.ones((4, 2), jnp.int8)}
-    np.testing.assert_array_equal(see(net, net.initial(4), unmasked)[0], memory)
+    jax.tree.map(np.testing.assert_array_equal, see(net, net.initial(4), unmasked)[0], memory)
 
 
 def test_no_memory_is_the_plain_network(key):

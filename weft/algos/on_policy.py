@@ -54,7 +54,7 @@ class OnPolicy(Algorithm):
     activation: Activation = "tanh"
     """What follows every hidden layer."""
     shared: bool = False
-    """Whether policy and value stand on one torso; with images they should, or there are two networks for those."""
+    """Whether policy and value stand on one torso and memory; with images that spares a second network for them."""
     torso: TorsoKind = "auto"
     """What comes before the hidden layers: `auto` is what the observations ask for."""
     squash: bool = False

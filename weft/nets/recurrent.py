@@ -5,7 +5,7 @@
 >>> settings = {"hidden": (8,), "activation": "tanh", "shared": True}
 >>> net = Recurrent(*spaces, memory="gru", memory_size=16, key=jax.random.key(0), **settings)
 >>> memory, seen = net.recall(net.initial(5), net.encode(jnp.zeros((5, 4))))
->>> memory.shape, net.policy(seen).logits.shape, net.value(seen).shape
+>>> memory[0].shape, net.policy(seen).logits.shape, net.value(seen).shape
 ((5, 16), (5, 2), (5,))
 """
 
@@ -96,14 +96,30 @@ class LSTM(eqx.Module):
 CELLS = {"gru": GRU, "lstm": LSTM}
 
 
-class Recurrent(eqx.Module):
-    """An encoder, a cell that remembers, and an actor-critic network on what the cell gives.
-
-    Policy and value see one memory, whether or not the layers after it are `shared`: it is kept up by acting alone.
-    """
+class Memory(eqx.Module):
+    """An encoder and a cell that remembers what it is given."""
 
     encoder: Encoder
     cell: GRU | LSTM
+
+    def __init__(self, space: gym.Space, kind: Literal["gru", "lstm"], size: int, *, torso: TorsoKind, key: jax.Array):
+        key_encoder, key_cell = jax.random.split(key)
+        self.encoder = Encoder(space, torso=torso, key=key_encoder)
+        self.cell = CELLS[kind](self.encoder.size, size, key=key_cell)
+
+    def encode(self, obs: Any) -> Float[Array, "*batch gates"]:
+        """The products with inputs are all of a step but the memory's own part: here they are one for many steps."""
+        return self.cell.inputs(self.encoder(obs))
+
+
+class Recurrent(eqx.Module):
+    """An actor-critic network on what memories give instead of observations: one each, or one if `shared`.
+
+    The critic's is kept up while acting too, though only learning reads it. One memory for both saves that, and costs
+    what sharing a torso does: the value's gradients drown out the policy's unless `value_weight` is small.
+    """
+
+    memories: tuple[Memory, ...]
     net: ActorCritic
     masked: bool = eqx.field(static=True)
 
@@ -121,10 +137,10 @@ class Recurrent(eqx.Module):
         torso: TorsoKind = "auto",
         squash: bool = False,
     ):
-        key_encoder, key_cell, key_net = jax.random.split(key, 3)
+        key_net, *keys = jax.random.split(key, 2 if shared else 3)
+        space = without_mask(observation_space)
         self.masked = is_masked(observation_space)
-        self.encoder = Encoder(without_mask(observation_space), torso=torso, key=key_encoder)
-        self.cell = CELLS[memory](self.encoder.size, memory_size, key=key_cell)
+        self.memories = tuple(Memory(space, memory, memory_size, torso=torso, key=key) for key in keys)
         self.net = ActorCritic(
             _seen_space(observation_space, memory_size),
             action_space,
@@ -136,26 +152,27 @@ class Recurrent(eqx.Module):
         )
 
     def initial(self, n: int) -> Any:
-        return self.cell.initial(n)
+        return tuple(memory.cell.initial(n) for memory in self.memories)
 
     def encode(self, obs: Any) -> Any:
-        """The products with inputs are all but the memory's share of the work: here they are one for many steps."""
-        if self.masked:
-            return obs | {"observation": self.cell.inputs(self.encoder(obs["observation"]))}
-        return self.cell.inputs(self.encoder(obs))
+        """What each memory is given, and the mask."""
+        seen, mask = (obs["observation"], obs["action_mask"]) if self.masked else (obs, None)
+        return tuple(memory.encode(seen) for memory in self.memories), mask
 
     def recall(self, memory: Any, x: Any) -> tuple[Any, Any]:
-        memory, output = self.cell(memory, x["observation"] if self.masked else x)
-        return memory, x | {"observation": output} if self.masked else output
+        inputs, mask = x
+        steps = [part.cell(*given) for part, *given in zip(self.memories, memory, inputs, strict=True)]
+        after, outputs = zip(*steps, strict=True)
+        return after, tuple({"observation": y, "action_mask": mask} if self.masked else y for y in outputs)
 
     def policy(self, seen: Any) -> Distribution:
-        return self.net.policy(seen)
+        return self.net.policy(seen[0])
 
     def value(self, seen: Any) -> Float[Array, "*batch"]:
-        return self.net.value(seen)
+        return self.net.value(seen[-1])
 
 
 def _seen_space(space: gym.Space, size: int) -> gym.Space:
-    """The space of what the cell gives, with the mask if there is one."""
+    """The space of what a cell gives, with the mask if there is one."""
     seen = gym.spaces.Box(-np.inf, np.inf, (size,), np.float32)
     return gym.spaces.Dict({**space.spaces, "observation": seen}) if is_masked(space) else seen
