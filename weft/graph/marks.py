@@ -83,18 +83,19 @@ def closed_parts(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
-def host_function(eqn: Any) -> Callable[[Sequence[Any]], list[Any]]:
+def host_function(eqn: Any) -> Callable[..., Sequence[Any]]:
     """What an equation marked as host code calls, from its operands to those of its results that are used."""
     body = eqn.params["jaxpr"].jaxpr
     (call,) = body.eqns
     given = [body.invars.index(atom) for atom in call.invars]
     wanted = [call.outvars.index(atom) for atom in body.outvars]
+    in_order, all_wanted = given == list(range(len(body.invars))), wanted == list(range(len(call.outvars)))
     # Its own function takes and gives flat lists: JAX's way around it would only flatten them once more.
     callback = call.params["callback"].callback_func
 
-    def function(operands: Sequence[Any]) -> list[Any]:
-        results = callback(*[operands[index] for index in given])
-        return [results[index] for index in wanted]
+    def function(*operands: Any) -> Sequence[Any]:
+        results = callback(*(operands if in_order else [operands[index] for index in given]))
+        return results if all_wanted else [results[index] for index in wanted]
 
     return function
 

@@ -62,7 +62,7 @@ class Host:
     """Call Python code with arrays."""
 
     name: str
-    call: Callable[[Sequence[Any]], Sequence[Any]]
+    call: Callable[..., Sequence[Any]]
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
 

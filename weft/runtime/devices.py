@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from weft.errors import WeftError
 
 AXIS = "devices"
-HostFunction = Callable[[Sequence[Any]], Sequence[Any]]
+HostFunction = Callable[..., Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,16 @@ class Devices:
         """The same value on each device."""
         return self.spread([value] * self.count)
 
-    def call(self, function: HostFunction, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Host code, called once for each device with that device's part."""
+    def each(self, function: HostFunction) -> HostFunction:
+        """Host code that is called once for each device, with that device's part."""
         if self.count == 1:
-            return function(inputs)
-        results = [function([value[device] for value in inputs]) for device in range(self.count)]
-        return [self.spread(parts) for parts in zip(*results, strict=True)]
+            return function
+
+        def call(*inputs: Any) -> Sequence[Any]:
+            results = [function(*[value[device] for value in inputs]) for device in range(self.count)]
+            return [self.spread(parts) for parts in zip(*results, strict=True)]
+
+        return call
 
     def stack(self, steps: Sequence[Any]) -> Any:
         """What a loop collected, as one array that leads with the steps."""

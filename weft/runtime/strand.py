@@ -1,7 +1,13 @@
-"""One thread of a run: a replica of a role going through its program."""
+"""One thread of a run: a replica of a role going through its program.
 
-from collections.abc import Callable, Mapping
+A program is made into functions before it is gone through: each step of it becomes one that knows what it reads and
+writes. Host code is called many thousand times a second, and looking things up would take longer than doing them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,6 +16,9 @@ from weft.graph.graph import Value
 from weft.project.program import Host, Loop, Merge, Program, Recv, Run, Send, Step
 from weft.runtime.channel import Meeting, Stream
 from weft.runtime.devices import Devices
+
+Act = Callable[[], None]
+Slots = dict[Value, Any]
 
 
 @dataclass
@@ -23,7 +32,7 @@ class Strand:
     receives: Mapping[Recv, tuple[Stream, ...]]
     meetings: Mapping[Merge, Meeting]
     devices: Devices = field(default_factory=Devices)
-    slots: dict[Value, Any] = field(default_factory=dict)
+    slots: Slots = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -31,65 +40,93 @@ class Strand:
 
     def __post_init__(self) -> None:
         self.slots[self.program.replica] = self.devices.everywhere(jnp.int32(self.index))
-        self.counters: dict[Loop, list[Any]] = {}
+
+    @cached_property
+    def acts(self) -> list[Act]:
+        return self.prepare(self.program.steps)
 
     def iterate(self, state: Mapping[int, Any]) -> dict[int, Any]:
         """Go through the program once: from leaves of the state to outputs."""
         self.slots.update({self.program.inputs[leaf]: array for leaf, array in state.items()})
-        self.steps(self.program.steps)
+        for act in self.acts:
+            act()
         outputs = {index: self.slots[value] for index, value in self.program.outputs.items()}
         for value in self.program.outputs.values():
             self.slots.pop(value, None)
         return outputs
 
-    def steps(self, steps: tuple[Step, ...]) -> None:
-        for step in steps:
-            self.actions[type(step)](self, step)
+    def prepare(self, steps: Iterable[Step]) -> list[Act]:
+        return [self.actions[type(step)](self, step) for step in steps]
 
-    def run(self, step: Run) -> None:
+    def run(self, step: Run) -> Act:
+        return self.calling(self.executables[step], step)
+
+    def host(self, step: Host) -> Act:
+        return self.calling(self.devices.each(step.call), step)
+
+    def merge(self, step: Merge) -> Act:
+        return self.calling(lambda *inputs: self.meetings[step].join(self.index, self.name, list(inputs)), step)
+
+    def calling(self, function: Callable[..., Iterable[Any]], step: Run | Host | Merge) -> Act:
+        slots, read, outputs = self.slots, reading(step.inputs), step.outputs
+
+        def act() -> None:
+            slots.update(zip(outputs, function(*read(slots)), strict=True))
+
+        return act
+
+    def send(self, step: Send) -> Act:
         slots = self.slots
-        results = self.executables[step](*[slots[value] for value in step.inputs])
-        slots.update(zip(step.outputs, results, strict=True))
+        parts = [reading([value for value in part if value is not None]) for part in step.parts]
 
-    def send(self, step: Send) -> None:
-        for stream, part in zip(self.sends[step], step.parts, strict=True):
-            stream.put([self.slots[value] for value in part if value is not None])
+        def act() -> None:
+            for stream, read in zip(self.sends[step], parts, strict=True):
+                stream.put(read(slots))
 
-    def receive(self, step: Recv) -> None:
-        for stream, part in zip(self.receives[step], step.parts, strict=True):
-            for value, array in zip(part, stream.get(), strict=True):
-                if value is not None:
-                    self.slots[value] = array
+        return act
 
-    def merge(self, step: Merge) -> None:
-        arrays = [self.slots[value] for value in step.inputs]
-        self.slots.update(zip(step.outputs, self.meetings[step].join(self.index, self.name, arrays), strict=True))
+    def receive(self, step: Recv) -> Act:
+        def act() -> None:
+            for stream, part in zip(self.receives[step], step.parts, strict=True):
+                for value, array in zip(part, stream.get(), strict=True):
+                    if value is not None:
+                        self.slots[value] = array
 
-    def host(self, step: Host) -> None:
-        results = self.devices.call(step.call, [self.slots[value] for value in step.inputs])
-        self.slots.update(zip(step.outputs, results, strict=True))
+        return act
 
-    def loop(self, step: Loop) -> None:
-        slots = self.slots
-        slots.update([(slot, slots[first]) for slot, first in step.starts])
-        ends: list[tuple[Value, Any]] = []
-        stacks = [(value, []) for _, value in step.stacks]
-        for index in self.counter(step):
-            slots[step.index] = index
-            self.steps(step.body)
-            for value, collected in stacks:
-                collected.append(slots[value])
-            ends = [(output, slots[value]) for output, value in step.ends]
-            slots.update([(slot, slots[value]) for slot, value in step.moves])
-        slots.update(ends)
-        for (output, _), (_, collected) in zip(step.stacks, stacks, strict=True):
-            slots[output] = self.devices.stack(collected[::-1] if step.reverse else collected)
+    def loop(self, step: Loop) -> Act:
+        slots, body, counter = self.slots, self.prepare(step.body), self.counter(step)
+        start, move, end, collect = (
+            ([slot for slot, _ in pairs], reading([value for _, value in pairs]))
+            for pairs in (step.starts, step.moves, step.ends, step.stacks)
+        )
+
+        def act() -> None:
+            slots.update(zip(start[0], start[1](slots), strict=True))
+            ends, collected = (), []
+            for index in counter:
+                slots[step.index] = index
+                for inner in body:
+                    inner()
+                collected.append(collect[1](slots))
+                ends = end[1](slots)
+                slots.update(zip(move[0], move[1](slots), strict=True))
+            slots.update(zip(end[0], ends, strict=True))
+            for output, values in zip(collect[0], zip(*collected, strict=True), strict=True):
+                slots[output] = self.devices.stack(values[::-1] if step.reverse else values)
+
+        return act
 
     def counter(self, step: Loop) -> list[Any]:
         """The step numbers as arrays that are already on the device."""
-        if step not in self.counters:
-            numbers = [self.devices.everywhere(jnp.int32(number)) for number in range(step.length)]
-            self.counters[step] = numbers[::-1] if step.reverse else numbers
-        return self.counters[step]
+        numbers = [self.devices.everywhere(jnp.int32(number)) for number in range(step.length)]
+        return numbers[::-1] if step.reverse else numbers
 
     actions = {Run: run, Send: send, Recv: receive, Merge: merge, Host: host, Loop: loop}
+
+
+def reading(values: Sequence[Value]) -> Callable[[Slots], tuple[Any, ...]]:
+    """A function that gets the values of some slots, all in one."""
+    if len(values) > 1:
+        return itemgetter(*values)
+    return lambda slots: tuple(slots[value] for value in values)

@@ -1,0 +1,123 @@
+"""Host environments in whole runs: exact under every layout, and named when they fail."""
+
+import re
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from tests.envs import games
+from weft import WeftError
+from weft.algos.ppo import PPO
+from weft.cli import main
+from weft.envs.failures import EnvFailed
+from weft.envs.world import World
+from weft.host import own_objects
+from weft.runtime.driver import Plan, train
+from weft.runtime.local import Local
+
+SMALL = {"num_envs": 4, "horizon": 8, "hidden": (8,), "minibatches": 2}
+CARTPOLE = World.of("gym:CartPole-v1", {"vector": "inprocess"})
+PENDULUM = World.of("gym:Pendulum-v1", {"vector": "workers", "workers": 2}, ["normalise_obs", "normalise_reward"])
+
+
+@pytest.mark.parametrize("layout", ["actors", "seed", "seed:envs=4"])
+@pytest.mark.parametrize("world", [CARTPOLE, PENDULUM], ids=["cartpole", "pendulum in workers, normalised"])
+def test_a_layout_changes_nothing(world: World, layout: str) -> None:
+    found = weft.check(PPO(**SMALL), world, layout=layout, iterations=3)
+    # The noise is the learner's and one environment's stream is its own, so not even replicas change anything, but
+    # sums over all environments at once may round differently in parts.
+    exact = found.identical or all(leaf.largest < 1e-5 for leaf in found.leaves)
+    assert exact if "=" in layout and world is PENDULUM else found.identical, found.table()
+
+
+@pytest.mark.parametrize("layout", ["actors:actors=2", "allreduce:workers=2", "fused:devices=2"])
+def test_replicas_have_environments_of_their_own(layout: str) -> None:
+    result = train(PPO(**SMALL), CARTPOLE, layout=layout, steps=320)
+    assert result.steps == 320 and result.episodes > 3
+    assert result.state.env.names[:, 0].tolist() == [0, 1, 2, 3]
+
+
+def test_an_environment_goes_on_as_it_would_have_anywhere_else() -> None:
+    """Whoever steps an environment, the same seed and actions give the same observations."""
+    states = []
+    for layout in ("fused", "seed:envs=4"):
+        plan = Plan.of(PPO(**SMALL), CARTPOLE, layout)
+        with own_objects():
+            states.append(Local(plan.project(), barriers=True).run(plan.init(3), 4))
+    np.testing.assert_array_equal(*[state.obs for state in states])
+
+
+def test_a_state_that_the_environments_have_left_behind_is_refused() -> None:
+    plan = Plan.of(PPO(**SMALL), CARTPOLE, "fused")
+    engine = Local(plan.project())
+    with own_objects():
+        state = plan.init(0)
+        engine.run(engine.run(state, 1), 1)
+        with pytest.raises(WeftError, match="gym:CartPole-v1 is from its call 1, but the environments have gone on"):
+            engine.run(state, 1)
+
+
+def failing(game: Any, **options: Any) -> World:
+    return World.of(game, {"vector": "inprocess"} | options)
+
+
+@pytest.mark.parametrize("layout", ["fused", "actors:actors=2"])
+@pytest.mark.parametrize(
+    ("game", "cause"),
+    [(games.Raising, "out of paint"), (games.NaNObservation, "NaN"), (games.WrongShape, "shape")],
+)
+def test_a_failure_names_role_environment_seed_and_step(game: Any, cause: str, layout: str) -> None:
+    with pytest.raises(EnvFailed, match=cause) as caught:
+        train(PPO(**SMALL), failing(game), layout=layout, steps=3200)
+    said = str(caught.value)
+    assert re.search(rf"role \w+\[\d\]: .*{game.__name__}: environment \d \(seed \d+\) failed at its step \d+", said)
+
+
+def test_an_environment_that_hangs_in_this_process_is_named() -> None:
+    began = time.monotonic()
+    with pytest.raises(
+        EnvFailed, match=r"Hanging: environment \d \(seed \d+\) failed at its step \d+ .*no answer for 1 s"
+    ):
+        train(PPO(**SMALL), failing(games.Hanging, timeout=1), layout="actors", steps=3200)
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize(
+    ("game", "options"),
+    [
+        (games.Raising, {}),
+        (games.NaNReward, {}),
+        (games.Dying, {"vector": "workers", "workers": 2}),
+        (games.Hanging, {"vector": "workers", "workers": 4, "timeout": 0.5}),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_with_restarts_training_goes_on_and_counts_what_was_dropped(game: Any, options: Any) -> None:
+    result = train(PPO(**SMALL), failing(game, on_error="restart", **options), steps=640)
+    assert result.steps == 640
+    assert result.episodes_dropped > 0
+
+
+def test_on_env_error_is_a_flag_of_the_command_line(tmp_path: Any, capsys: Any) -> None:
+    small = ["--set", "num_envs=4", "horizon=8", "minibatches=2", "--steps", "320", "--out"]
+    bad = ["train", "ppo", "tests.envs.games:Raising", "--env-set", "vector=inprocess"]
+    assert main([*bad, *small, str(tmp_path / "stops")]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("weft: error: role all[0]: tests.envs.games:Raising: environment ")
+    assert main([*bad, "--on-env-error", "restart", *small, str(tmp_path / "goes on")]) == 0
+    assert "because their environment failed" in capsys.readouterr().out
+
+
+def test_a_class_of_ones_own_is_given_as_it_is() -> None:
+    result = train(PPO(**SMALL), games.Terminating, steps=320)
+    assert result.env == "Terminating" and result.episodes == 320 // games.LENGTH
+    made = train(PPO(**SMALL), lambda: games.Terminating(length=4), steps=320)
+    assert made.episodes == 320 // 4
+
+
+@pytest.mark.parametrize("game", [games.Nested, games.MaskingMany, games.Offset, games.Bounded])
+def test_every_kind_of_space_can_be_trained_on(game: Any) -> None:
+    assert train(PPO(**SMALL), game, layout="actors:actors=2", steps=64).steps == 64
