@@ -49,8 +49,18 @@ CHEETAH = ("num_envs=8", "horizon=128", "epochs=10", "minibatches=16", "lr=5e-4"
 CHEETAH += ("entropy_weight=0",)
 SCALED = ("normalise_reward=0.999",)
 NORMALISED = ("normalise_obs", "normalise_reward")
-MEMORY = ("num_envs=16", "horizon=128", "epochs=8", "minibatches=4", "lr=1e-3")
+MEMORY = ("num_envs=8", "horizon=32", "epochs=20", "minibatches=1", "lr=1e-3", "gamma=0.98", "lam=0.8")
+MEMORY += ("entropy_weight=0", "anneal_steps=200000", "anneal_clip=true", "activation=relu", "hidden=64")
+MEMORY_NORMALISED = ("normalise_obs", "normalise_reward=0.98")
+CHAIN = ("horizon=64", "lr=1e-3")
 HIDDEN = "benchmarks.hidden:HiddenVelocities"
+
+
+def memory_row(memory: str, **options: Any) -> Row:
+    """CartPole of which the velocities are not seen."""
+    settings = (*MEMORY, memory)
+    return Row("ppo", HIDDEN, steps=200_000, target=475, settings=settings, wrappers=MEMORY_NORMALISED, **options)
+
 
 ROWS = (
     Row("ppo", "gymnax:CartPole-v1", steps=490_000, target=475),
@@ -82,9 +92,11 @@ ROWS = (
         wrappers=NORMALISED,
         layout="actors:actors=2",
     ),
-    Row("ppo", HIDDEN, steps=990_000, target=450, settings=(*MEMORY, "memory=gru")),
-    Row("ppo", HIDDEN, steps=990_000, target=450, settings=(*MEMORY, "memory=lstm"), seeds=(0, 1, 2)),
-    Row("ppo", HIDDEN, steps=990_000, target=450, settings=MEMORY, fails=True, seeds=(0, 1, 2)),
+    memory_row("memory=gru"),
+    memory_row("memory=lstm"),
+    memory_row("memory=none", fails=True, seeds=(0, 1, 2)),
+    Row("ppo", "gymnax:MemoryChain-bsuite", steps=300_000, target=0.95, settings=(*CHAIN, "memory=gru")),
+    Row("ppo", "gymnax:MemoryChain-bsuite", steps=300_000, target=0.95, settings=CHAIN, fails=True, seeds=(0, 1, 2)),
 )
 
 

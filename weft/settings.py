@@ -23,6 +23,7 @@ from typing import Any, Literal, TypeVar, Union
 
 from weft.algorithm import Algorithm
 from weft.errors import WeftError, unknown
+from weft.modules import import_module
 
 A = TypeVar("A", bound=Algorithm)
 
@@ -77,6 +78,8 @@ def read_value(text: str, kind: Any) -> Any:
         return _read_tuple(text, parts)
     if origin is Literal:
         return _read_choice(text, parts)
+    if origin is Callable:
+        return _read_function(text)
     raise TypeError(f"no text stands for a {kind}")
 
 
@@ -95,6 +98,8 @@ def describe(kind: Any) -> str:
         return f"a list like 64,64 of {describe(parts[0])} each"
     if origin is Literal:
         return "one of " + ", ".join(map(str, parts))
+    if origin is Callable:
+        return "a function or class as module:attribute"
     return str(kind)
 
 
@@ -159,6 +164,14 @@ def _read_tuple(text: str, parts: tuple[Any, ...]) -> tuple[Any, ...]:
     if len(kinds) != len(items):
         raise ValueError(text)
     return tuple(read_value(item, kind) for item, kind in zip(items, kinds, strict=True))
+
+
+def _read_function(text: str) -> Callable[..., Any]:
+    module, colon, name = text.partition(":")
+    found = getattr(import_module(module, "a function"), name, None) if colon else None
+    if not callable(found):
+        raise ValueError(text)
+    return found
 
 
 def _read_choice(text: str, choices: tuple[Any, ...]) -> Any:

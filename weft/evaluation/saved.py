@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import typing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from weft.errors import WeftError
 from weft.evaluation.learned import Learned, load
 from weft.modules import import_module
 from weft.report.files import CONFIG, PARAMS
+from weft.settings import read_value
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,15 @@ def _algorithm(config: dict[str, Any]) -> Algorithm:
     known = {field.name for field in dataclasses.fields(kind)}
     if strange := sorted(set(config["config"]) - known):
         raise WeftError(f"the run set {', '.join(strange)}, which {config['class']} no longer has")
-    settings: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in config["config"].items()
-    }
-    return kind(**settings)
+    kinds = typing.get_type_hints(kind)
+    return kind(**{name: _value(value, kinds[name]) for name, value in config["config"].items()})
+
+
+def _value(written: Any, kind: Any) -> Any:
+    """A setting as it was before it was written down."""
+    if isinstance(written, str):
+        return read_value(written, kind)
+    return tuple(written) if isinstance(written, list) else written
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def safe_name(text: str) -> str:
 
 def describe_run(algo: Algorithm, world: World, **settings: Any) -> dict[str, Any]:
     """What `config.json` holds: algorithm and environment with all their settings, the run's own, and the versions."""
-    fields = {field.name: getattr(algo, field.name) for field in dataclasses.fields(algo)}
+    fields = {field.name: _written(getattr(algo, field.name)) for field in dataclasses.fields(algo)}
     kind = type(algo)
     played = {"env": world.name, "env_options": dict(world.options), "wrappers": world.wrappers}
     names = {"algo": kind.__name__.lower(), "class": f"{kind.__module__}:{kind.__qualname__}"}
@@ -98,6 +98,11 @@ def write_whole(path: Path, data: bytes) -> None:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _written(value: Any) -> Any:
+    """A function or class by its name, from which it can be found again."""
+    return f"{value.__module__}:{value.__qualname__}" if callable(value) else value
 
 
 def _unused(path: Path) -> Path:
