@@ -13,12 +13,10 @@ import cloudpickle
 from weft.evaluation.episodes import Evaluator
 from weft.evaluation.learned import load
 
-GIVING_WAY = 19
-
 
 def main() -> None:
     """Play until there is nobody to tell."""
-    os.nice(GIVING_WAY)
+    _give_way()
     algo, env_of, episodes = cloudpickle.loads(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))
     # Answers go where they are read; whatever an environment prints does not.
     answers, sys.stdout = sys.stdout, sys.stderr
@@ -33,6 +31,14 @@ def main() -> None:
             answer = {"error": f"{type(error).__name__}: {error}"}
         path.unlink(missing_ok=True)
         print(json.dumps(answer), file=answers, flush=True)
+
+
+def _give_way() -> None:
+    """Run only where and when nothing else would: on one core, and on Linux only while it is idle."""
+    os.nice(19)
+    if hasattr(os, "SCHED_IDLE"):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ On one device an array is itself. Over several, every array has a leading axis w
 what host code and loops must know of that.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,10 @@ class Devices:
     def everywhere(self, value: Any) -> Any:
         """The same value on each device."""
         return self.spread([value] * self.count)
+
+    def numbers(self, count: int) -> list[Any]:
+        """The numbers below `count`, on each device: made once."""
+        return _numbers(self, count)
 
     def each(self, function: HostFunction) -> HostFunction:
         """Host code that is called once for each device, with that device's part."""
@@ -73,6 +78,11 @@ def device_mesh(count: int) -> Mesh:
             f"ask for at most {len(devices)}"
         )
     return Mesh(np.array(devices[:count]), (AXIS,))
+
+
+@functools.cache
+def _numbers(devices: Devices, count: int) -> list[Any]:
+    return [devices.everywhere(jnp.int32(number)) for number in range(count)]
 
 
 @jax.jit(static_argnames="axis")

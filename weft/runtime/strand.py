@@ -119,7 +119,7 @@ class Strand:
 
     def counter(self, step: Loop) -> list[Any]:
         """The step numbers as arrays that are already on the device."""
-        numbers = [self.devices.everywhere(jnp.int32(number)) for number in range(step.length)]
+        numbers = self.devices.numbers(step.length)
         return numbers[::-1] if step.reverse else numbers
 
     actions = {Run: run, Send: send, Recv: receive, Merge: merge, Host: host, Loop: loop}
