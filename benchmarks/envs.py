@@ -1,7 +1,7 @@
 """How fast environments in plain Python go: training beside other libraries, and what collecting adds to stepping.
 
     python benchmarks/envs.py                       # everything: benchmarks/results/envs.{md,json}
-    python benchmarks/envs.py --only share          # one part of it, on the screen alone
+    python benchmarks/envs.py --only share          # one part; the results keep what they say of the others
 
 `train` is PPO on Gymnasium's CartPole beside RLlib and Stable-Baselines3, each in a process of its own and in several
 arrangements; the peers are installed into `benchmarks/.peers` when first needed. `evaluate` is weft's training with and
@@ -309,42 +309,45 @@ PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=PARTS, help="one part, which is then not written to a file")
+    parser.add_argument("--only", choices=PARTS, help="one part")
     parser.add_argument("--rounds", type=int, default=5, help="of training")
     parser.add_argument("--pieces", type=int, default=25, help="rounds of collecting")
     parser.add_argument("--iterations", type=int, default=48, help="of training that are counted, in one round")
     parser.add_argument("--layout", default="fused", help="of what only collects")
     args = parser.parse_args()
-    found = {name: part(args) for name, part in PARTS.items() if args.only in (None, name)}
-    record = {
-        # Asked for last: how weft runs small programs is settled when JAX first meets its devices.
-        "platform": f"{jax.devices()[0].device_kind}, {os.cpu_count()} cores",
-        "versions": {"python": platform.python_version(), "jax": jax.__version__, "gymnasium": gym.__version__},
-        "settings": vars(args),
-    } | found
+    found = {name: part(args) | {"settings": vars(args)} for name, part in PARTS.items() if args.only in (None, name)}
+    kept = RESULTS / "envs.json"
+    record = (
+        (json.loads(kept.read_text()) if args.only and kept.exists() else {})
+        | {
+            # Asked for last: how weft runs small programs is settled when JAX first meets its devices.
+            "platform": f"{jax.devices()[0].device_kind}, {os.cpu_count()} cores",
+            "versions": {"python": platform.python_version(), "jax": jax.__version__, "gymnasium": gym.__version__},
+        }
+        | found
+    )
     text = "\n".join(table(record)) + "\n"
     sys.stdout.write(text)
-    if args.only is None:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "envs.json").write_text(json.dumps(record, indent=2) + "\n")
-        (RESULTS / "envs.md").write_text(text)
+    RESULTS.mkdir(exist_ok=True)
+    kept.write_text(json.dumps(record, indent=2) + "\n")
+    (RESULTS / "envs.md").write_text(text)
 
 
 def table(record: dict[str, Any]) -> Iterator[str]:
-    settings = record["settings"]
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     yield "<!-- Written by benchmarks/envs.py. -->"
     yield f"{ENVS} environments, {record['platform']}, {versions}:"
     yield "medians (least to most)."
     if "train" in record:
-        yield from train_table(record["train"], settings)
+        yield from train_table(record["train"])
     if "evaluate" in record:
-        yield from evaluate_table(record["evaluate"], settings)
+        yield from evaluate_table(record["evaluate"])
     if "share" in record:
-        yield from share_table(record["share"], settings)
+        yield from share_table(record["share"])
 
 
-def train_table(found: dict[str, Any], settings: dict[str, Any]) -> Iterator[str]:
+def train_table(found: dict[str, Any]) -> Iterator[str]:
+    settings = found["settings"]
     peers = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     rounds = f"{settings['rounds']} rounds of {settings['iterations']} iterations"
     yield from ("", f"PPO on Gymnasium's CartPole, {rounds}, beside {peers}.", "")
@@ -356,7 +359,8 @@ def train_table(found: dict[str, Any], settings: dict[str, Any]) -> Iterator[str
         yield f"| {name} | {spread(ratio)} |"
 
 
-def evaluate_table(found: dict[str, Any], settings: dict[str, Any]) -> Iterator[str]:
+def evaluate_table(found: dict[str, Any]) -> Iterator[str]:
+    settings = found["settings"]
     rounds = f"{settings['rounds']} rounds of {EVAL_ITERATIONS} iterations"
     yield from ("", f"The same training by weft, {rounds}, with 10 episodes played every {EVAL_EVERY:,} steps.", "")
     yield from ("| evaluation | measured |", "|---|---|")
@@ -365,12 +369,13 @@ def evaluate_table(found: dict[str, Any], settings: dict[str, Any]) -> Iterator[
     yield f"| with / without | {spread(found['with / without'])} |"
 
 
-def share_table(found: dict[str, Any], settings: dict[str, Any]) -> Iterator[str]:
+def share_table(found: dict[str, Any]) -> Iterator[str]:
+    settings = found["settings"]
     pieces = f"layout {settings['layout']}, {settings['pieces']} rounds"
     yield from ("", f"Acting and stepping without learning, {pieces}; microseconds are for one step of all")
     yield from ("environments, and a share is the steps' own time over the whole.", "")
     yield from ("| environment | what | measured |", "|---|---|---|")
-    for env_id, each in found.items():
+    for env_id, each in ((env_id, found[env_id]) for env_id in TICKS):
         for name, us in each["us_per_tick"].items():
             yield f"| {env_id} | {name}, microseconds | {spread(us)} |"
         for name in ("share", "share by hand"):
