@@ -13,13 +13,12 @@ from typing import Any, NoReturn
 
 from weft import envs
 from weft.algorithm import Algorithm
-from weft.algos import ALGOS
+from weft.algos import ALGOS, load_algorithm
 from weft.envs.world import World
-from weft.errors import WeftError, unknown
+from weft.errors import WeftError
 from weft.evaluation.play import describe_evaluation, evaluate
 from weft.evaluation.saved import SavedRun
 from weft.layout.catalogue import LAYOUTS, parse
-from weft.modules import import_module
 from weft.project.printer import FORMATS, describe
 from weft.run import DEFAULT_STEPS, summarise, summary_record, train
 from weft.runtime.check import check
@@ -60,23 +59,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader (`| head`) has seen enough; Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-
-
-def load_algorithm(name: str) -> type[Algorithm]:
-    """The algorithm class that a registry name or `module:Class` stands for."""
-    if ":" not in name:
-        if name not in ALGOS:
-            raise unknown("algorithm", name, ALGOS)
-        return ALGOS[name]
-    module_name, _, class_name = name.partition(":")
-    found = vars(import_module(module_name, "your own algorithm"))
-    if class_name not in found:
-        raise unknown(f"class in {module_name}", class_name, [key for key, value in found.items() if _is_algo(value)])
-    if not _is_algo(found[class_name]):
-        raise WeftError(f"{name} is not an algorithm: it must be a subclass of weft.Algorithm")
-    if missing := sorted(found[class_name].__abstractmethods__):
-        raise WeftError(f"{name} is not finished: it must define {' and '.join(missing)}")
-    return found[class_name]
 
 
 def _train(args: argparse.Namespace) -> int:
@@ -139,10 +121,16 @@ def _parser() -> argparse.ArgumentParser:
     _add_check(commands)
     _add_graph(commands)
     _add_eval(commands)
-    for name, command in (("algos", _algos), ("layouts", _layouts), ("envs", _envs)):
-        listing = commands.add_parser(name, help=f"list the {name}, one line each")
-        listing.set_defaults(command=command)
+    _add_listing(commands, "algos", _algos)
+    _add_listing(commands, "layouts", _layouts)
+    listing = _add_listing(commands, "envs", _envs)
     listing.add_argument("filter", nargs="?", default="", metavar="TEXT", help="only those with this in their names")
+    return parser
+
+
+def _add_listing(commands: Any, name: str, command: Any) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=f"list the {name}, one line each")
+    parser.set_defaults(command=command)
     return parser
 
 
@@ -217,10 +205,6 @@ def _world(args: argparse.Namespace) -> World:
 
 def _algorithm(args: argparse.Namespace) -> Algorithm:
     return configure(load_algorithm(args.algo), args.set)
-
-
-def _is_algo(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, Algorithm)
 
 
 def _count(text: str) -> int:

@@ -1,11 +1,27 @@
-"""Modules that a user names: `module:attribute`."""
+"""What a user names as `module:attribute`.
+
+>>> find("weft.errors:WeftError", "an error").__name__
+'WeftError'
+"""
 
 import importlib
 import os
 import sys
 from types import ModuleType
+from typing import Any
 
-from weft.errors import WeftError
+from weft.errors import WeftError, unknown
+
+
+def find(name: str, what: str) -> Any:
+    """What `module:attribute` stands for; `what` it should be is for the error."""
+    module_name, colon, attribute = name.partition(":")
+    if not colon or not attribute:
+        raise WeftError(f"{name!r} names no attribute of a module: give {what} as module:attribute")
+    known = vars(import_module(module_name, what))
+    if attribute not in known:
+        raise unknown(f"name in {module_name}", attribute, [other for other in known if not other.startswith("_")])
+    return known[attribute]
 
 
 def import_module(module_name: str, what: str) -> ModuleType:

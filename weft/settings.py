@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeVar, Union
 
 from weft.algorithm import Algorithm
 from weft.errors import WeftError, unknown
-from weft.modules import import_module
+from weft.modules import find
 
 A = TypeVar("A", bound=Algorithm)
 
@@ -59,7 +59,7 @@ def read_options(assignments: Sequence[str]) -> dict[str, Any]:
         if name in given:
             raise WeftError(f"--env-set gives {name} twice: give it once")
         # Numbers first: "1" is one, not true.
-        given[name] = next(value for value in _readings(text, (types.NoneType, int, float, bool, str)))
+        given[name] = next(_readings(text, (types.NoneType, int, float, bool, str)))
     return given
 
 
@@ -167,8 +167,7 @@ def _read_tuple(text: str, parts: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _read_function(text: str) -> Callable[..., Any]:
-    module, colon, name = text.partition(":")
-    found = getattr(import_module(module, "a function"), name, None) if colon else None
+    found = find(text, "a function or class")
     if not callable(found):
         raise ValueError(text)
     return found

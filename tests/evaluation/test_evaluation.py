@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import equinox as eqx
 import imageio.v3 as imageio
 import imageio_ffmpeg
 import jax
@@ -25,10 +26,11 @@ from weft.algos.ppo import PPO
 from weft.cli import main
 from weft.envs.world import World
 from weft.evaluation.episodes import Evaluator
-from weft.evaluation.learned import Learned, learned, load, save, teach
+from weft.evaluation.learned import Learned, Learning, teach
 from weft.evaluation.play import evaluate
 from weft.evaluation.saved import SavedRun
 from weft.evaluation.strand import EvaluationStrand
+from weft.ops.distributions import Categorical
 
 SMALL = {"num_envs": 4, "horizon": 16, "hidden": (8,), "minibatches": 2}
 GYM = "gym:CartPole-v1"
@@ -70,15 +72,14 @@ def test_statistics_stay_those_of_the_training(finished: Path) -> None:
     what = run.learned()
     player(what, episodes=2)
     for playing in seen:
-        kept = learned(run.algo, run.world, SimpleNamespace(net=what.net, env=playing.env)).env
+        kept = player.learning.of(SimpleNamespace(net=what.net, env=playing.env)).env
         assert jax.tree.all(jax.tree.map(np.array_equal, kept, what.env))
 
 
 def test_every_episode_counts_once_and_as_the_environment_says() -> None:
     # Its reward is 1 plus a tenth of the action, so a return tells which actions were taken.
     algo, world = PPO(**SMALL), World.of(Counting, {"vector": "inprocess"})
-    state = weft.runtime.driver.Plan.of(algo, world, None).init(0)
-    what = learned(algo, world, state)
+    what = Learning(algo, world).of(weft.runtime.driver.Plan.of(algo, world, None).init(0))
     played = Evaluator(algo, world, chunk=7)(what, episodes=5)
     assert played.lengths == (5.0,) * 5
     assert all(5.0 <= found <= 6.0 + 1e-5 for found in played.returns)
@@ -86,11 +87,66 @@ def test_every_episode_counts_once_and_as_the_environment_says() -> None:
     assert again == played
 
 
-def test_greedy_play_does_not_depend_on_the_seed_of_the_policy_and_sampled_play_does() -> None:
-    algo, world = PPO(**SMALL), World.of(Counting, {"vector": "inprocess"})
-    what = learned(algo, world, weft.runtime.driver.Plan.of(algo, world, None).init(0))
+class Leaning(eqx.Module):
+    """A policy that takes the second of three actions more often than not."""
+
+    lean: jax.Array
+
+    def __init__(self, observation_space: Any, action_space: Any, *, key: jax.Array):
+        self.lean = jnp.array([0.0, 1.0, 0.0])
+
+    def policy(self, obs: jax.Array) -> Categorical:
+        return Categorical(jnp.broadcast_to(self.lean, (*obs.shape[:-1], 3)))
+
+    def value(self, obs: jax.Array) -> jax.Array:
+        return jnp.zeros(obs.shape[:-1])
+
+
+def test_greedy_play_takes_the_likeliest_action_and_sampled_play_takes_others_too() -> None:
+    # Five steps of 1 plus a tenth of the action.
+    algo, world = PPO(**SMALL, net=Leaning), World.of(Counting, {"vector": "inprocess"})
+    what = Learning(algo, world).of(weft.runtime.driver.Plan.of(algo, world, None).init(0))
     greedy, sampled = (Evaluator(algo, world, greedy=greedy)(what, episodes=20) for greedy in (True, False))
-    assert len(set(sampled.returns)) > 3 and len(set(greedy.returns)) <= len(set(sampled.returns))
+    np.testing.assert_allclose(greedy.returns, 5.5, rtol=1e-5)
+    assert min(sampled.returns) < 5.45 and max(sampled.returns) > 5.55
+
+
+class Counter(eqx.Module):
+    """Remembers how many observations it has seen in an episode, and acts by that alone."""
+
+    unused: jax.Array
+
+    def __init__(self, observation_space: Any, action_space: Any, *, key: jax.Array):
+        self.unused = jnp.zeros(())
+
+    def initial(self, n: int) -> jax.Array:
+        return jnp.zeros((n, 1))
+
+    def encode(self, obs: jax.Array) -> jax.Array:
+        return jnp.ones_like(obs[..., :1])
+
+    def recall(self, memory: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return memory + x, memory + x
+
+    def policy(self, seen: jax.Array) -> Categorical:
+        return Categorical(jnp.concatenate([3.5 - seen, seen - 3.5, jnp.full_like(seen, -9.0)], axis=-1))
+
+    def value(self, seen: jax.Array) -> jax.Array:
+        return seen[..., 0]
+
+
+@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
+def test_every_episode_starts_with_nothing_remembered(autoreset: str) -> None:
+    algo = PPO(**SMALL, net=Counter)
+    world = World.of(Counting, {"vector": "sync", "autoreset": autoreset})
+    what = Learning(algo, world).of(weft.runtime.driver.Plan.of(algo, world, None).init(0))
+    # Three steps with the first action, and two with the second, in every episode.
+    np.testing.assert_allclose(Evaluator(algo, world)(what, episodes=4).returns, 5.2, rtol=1e-5)
+
+
+def test_a_run_on_a_class_of_ones_own_can_be_evaluated(tmp_path: Path) -> None:
+    weft.train(PPO(**SMALL), Counting, steps=64, out=tmp_path / "run", quiet=True, env_options={"vector": "inprocess"})
+    assert evaluate(SavedRun.open(tmp_path / "run"), episodes=2).lengths == (5.0, 5.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +180,7 @@ def test_training_does_not_depend_on_being_evaluated() -> None:
 
 def test_an_evaluation_that_dies_is_told_and_training_goes_on(capsys: pytest.CaptureFixture) -> None:
     algo, world = PPO(**SMALL), World.of("gymnax:CartPole-v1")
-    what = learned(algo, world, weft.runtime.driver.Plan.of(algo, world, None).init(0))
+    what = Learning(algo, world).of(weft.runtime.driver.Plan.of(algo, world, None).init(0))
     strand = EvaluationStrand(algo, world, episodes=1)
     strand.send(64, what)
     os.kill(strand._process.pid, signal.SIGKILL)
@@ -163,16 +219,16 @@ def test_teaching_replaces_what_is_known_and_nothing_else() -> None:
 def test_parameters_of_another_network_are_refused(finished: Path) -> None:
     other = PPO(**SMALL | {"hidden": (16,)})
     with pytest.raises(WeftError, match="expected"):
-        load(finished / "params.safetensors", other, World.of(GYM, {}, ["normalise_obs"]))
+        Learning(other, World.of(GYM, {}, ["normalise_obs"])).load(finished / "params.safetensors")
     with pytest.raises(WeftError, match="also holds env"):
-        load(finished / "params.safetensors", PPO(**SMALL), World.of(GYM))
+        Learning(PPO(**SMALL), World.of(GYM)).load(finished / "params.safetensors")
 
 
 def test_what_is_loaded_is_what_was_saved(tmp_path: Path, finished: Path) -> None:
     run = SavedRun.open(finished)
     what = run.learned()
-    save(tmp_path / "again.safetensors", what)
-    again: Learned = load(tmp_path / "again.safetensors", run.algo, run.world)
+    what.save(tmp_path / "again.safetensors")
+    again: Learned = Learning(run.algo, run.world).load(tmp_path / "again.safetensors")
     assert jax.tree.all(jax.tree.map(np.array_equal, again, what))
 
 

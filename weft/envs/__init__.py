@@ -9,7 +9,6 @@ not used. An id alone is looked for in the families in turn, and `module:attribu
 """
 
 import importlib
-import inspect
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -33,10 +32,7 @@ def make(spec: EnvSpec, num_envs: int, **options: Any) -> Env:
         raise WeftError(f"num_envs is {num_envs}: at least one environment is needed")
     family, _, env_id = resolve(spec).partition(":") if isinstance(spec, str) else ("", "", "")
     if family in FAMILIES:
-        maker = _module(family).make
-        if options and not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(maker).parameters.values()):
-            raise WeftError(f"{family} environments take no options, but {', '.join(sorted(options))} is given")
-        return maker(env_id, num_envs, **options)
+        return _module(family).make(env_id, num_envs, **options)
     return _module("gym").own(spec, num_envs, **options)
 
 

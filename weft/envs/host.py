@@ -101,9 +101,9 @@ class HostEnv:
 def _reset(game: Game, token: Any, seeds: Any) -> Any:
     first = objects().number(len(seeds))
     names = np.stack([np.arange(first, first + len(seeds), dtype=np.uint32), seeds], axis=1)
-    playing = _Playing.start(game, names, calls=1)
+    playing, obs = _Playing.start(game, names)
     objects().keep(names.tobytes(), playing)
-    return names, playing.first
+    return names, obs
 
 
 def _step(game: Game, token: Any, names: Any, action: Any, last: Any) -> Any:
@@ -119,19 +119,19 @@ def _episodes(game: Game, token: Any, names: Any) -> Any:
 
 @dataclass
 class _Playing:
-    """A pool with the rows it holds, its first observations, and how often it was called."""
+    """A pool with the rows it holds, and how often it was called: to reset it was the first time."""
 
     pool: Pool
     rows: frozenset[int]
-    first: Any
-    calls: int
+    calls: int = 1
 
     @classmethod
-    def start(cls, game: Game, names: np.ndarray, calls: int) -> "_Playing":
+    def start(cls, game: Game, names: np.ndarray) -> tuple["_Playing", Any]:
+        """The pool of some rows, and their first observations."""
         indices, seeds = names.T.tolist()
         pool = game.pool(indices, seeds)
         try:
-            return cls(pool, frozenset(indices), pool.reset(), calls)
+            return cls(pool, frozenset(indices)), pool.reset()
         except BaseException:
             pool.close()
             raise
@@ -163,7 +163,7 @@ def _share(game: Game, key: bytes, names: np.ndarray) -> _Playing:
     with kept.lock:
         rows = frozenset(names[:, 0].tolist())
         kept.drop(lambda other: isinstance(other, _Playing) and other.calls == 1 and rows < other.rows)
-        return kept.keep(key, _Playing.start(game, names, calls=1))
+        return kept.keep(key, _Playing.start(game, names)[0])
 
 
 def _floats(num_envs: int) -> jax.ShapeDtypeStruct:

@@ -38,7 +38,11 @@ class Totals:
 
 
 class Pool(Protocol):
-    """Environments that are running."""
+    """Environments that are running.
+
+    A pool may also have `overdue()`, the error for an environment that does not answer if there is one, asked while it
+    is being stepped; and `picture()`, what its first environment looks like.
+    """
 
     def reset(self) -> Any:
         """The first observations."""

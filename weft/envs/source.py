@@ -23,7 +23,7 @@ from weft.envs.nested import with_mask
 from weft.envs.options import OPTIONS
 from weft.envs.spaces import map_space
 from weft.errors import WeftError, unknown
-from weft.modules import import_module
+from weft.modules import find, import_module
 
 TRIED_STEPS = 50
 TRIED_SECONDS = 0.2
@@ -100,7 +100,7 @@ def registered(env_id: str, arguments: Mapping[str, Any]) -> Source:
 def own(given: str | Callable[..., gym.Env], arguments: Mapping[str, Any]) -> Source:
     """The source of a class or a function that makes environments, or of the text `module:attribute` for one."""
     name = given if isinstance(given, str) else f"{given.__module__}:{getattr(given, '__qualname__', repr(given))}"
-    maker: Any = _attribute(given) if isinstance(given, str) else given
+    maker: Any = find(given, "your own environment") if isinstance(given, str) else given
     if not callable(maker) or (isinstance(maker, type) and not issubclass(maker, gym.Env)):
         raise WeftError(
             f"{name} makes no environment: give a subclass of gymnasium.Env, or a function that returns one"
@@ -171,16 +171,6 @@ def _loaded(entry_point: Any) -> Any:
         # What others' packages deprecate in each other is not for us to say; Box2D even crashes where it is an error.
         warnings.simplefilter("ignore", DeprecationWarning)
         return registration.load_env_creator(entry_point)
-
-
-def _attribute(text: str) -> Any:
-    module_name, colon, attribute = text.partition(":")
-    if not colon or not attribute:
-        raise WeftError(f"{text!r} names no environment: write module:attribute")
-    module = import_module(module_name, "your own environment")
-    if not hasattr(module, attribute):
-        raise unknown(f"name in {module_name}", attribute, [name for name in vars(module) if not name.startswith("_")])
-    return getattr(module, attribute)
 
 
 def _check_arguments(name: str, maker: Any, given: Iterable[str], also: tuple[str, ...] = ()) -> None:

@@ -24,6 +24,8 @@ from .shared import Shared
 
 WITH_LAST, RESET = 2, 4
 """Bits of a command; the lowest says which of the two sets of observation arrays to write."""
+TERMINATED, TRUNCATED, LOST = 1, 2, 4
+"""Bits of what a row's flag says of its episode; one that is lost counts as truncated too."""
 READY, DONE, ENDED, RESTARTED, BROKEN = b"R", b".", b"e", b"r", b"!"
 GRACE_SECONDS = 2.0
 _LENGTH = struct.Struct("!I")
@@ -106,7 +108,7 @@ class _Worker:
             return DONE
         self._flags[:] = 0
         for end in ends:
-            self._flags[end.row] = 1 if end.terminated else 2 if not end.broken else 6
+            self._flags[end.row] = TERMINATED if end.terminated else TRUNCATED | (LOST if end.broken else 0)
             for array, row in zip(self._final, end.final, strict=True):
                 array[end.row] = row
         return ENDED if not any(end.broken for end in ends) else RESTARTED + framed(pickle.dumps(_reasons(ends)))

@@ -25,7 +25,7 @@ from weft.envs.pool import Stepped, Totals
 from weft.envs.process import Gone, Process
 from weft.envs.shared import Shared
 from weft.envs.tally import Tally
-from weft.envs.worker import BROKEN, DONE, RESET, RESTARTED, WITH_LAST
+from weft.envs.worker import BROKEN, DONE, LOST, RESET, RESTARTED, TERMINATED, TRUNCATED, WITH_LAST
 from weft.errors import WeftError
 
 log = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ class Workers:
         final = [array[rows].copy() for array in self._buffers(self._parity ^ 1)]
         self._processes[number] = self._respawn(number, reason)
         self._shared["reward"][0][rows] = 0.0
-        self._shared["flags"][0][rows] = 6
+        self._shared["flags"][0][rows] = TRUNCATED | LOST
         for array, given in zip(self._shared["final"], final, strict=True):
             array[rows] = given
 
@@ -202,10 +202,10 @@ class Workers:
         for row in np.flatnonzero(flags).tolist():
             for array, given in zip(final, self._shared["final"], strict=True):
                 array[row] = given[row]
-            (self._tally.drop if flags[row] & 4 else self._tally.finish)(row)
-        terminated, truncated, valid = (flags & 1).astype(bool), (flags & 2).astype(bool), (flags & 4) == 0
+            (self._tally.drop if flags[row] & LOST else self._tally.finish)(row)
+        terminated, truncated, lost = ((flags & bit).astype(bool) for bit in (TERMINATED, TRUNCATED, LOST))
         final_obs = unflatten(self._spaces[0], final)
-        return Stepped(obs, reward.astype(np.float32), terminated, truncated, final_obs, valid)
+        return Stepped(obs, reward.astype(np.float32), terminated, truncated, final_obs, ~lost)
 
     def _progress(self, number: int) -> Callable[[], int]:
         return lambda: int(self._shared["at"][number][0])

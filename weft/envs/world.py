@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft import envs
+from weft.envs import EnvSpec
 from weft.envs.timestep import Env
 from weft.envs.wrappers import wrap
 from weft.errors import WeftError
-
-EnvSpec = str | Callable[..., Any]
+from weft.modules import find
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class World:
         """The world that `env` names: see `weft.envs`.
 
         A function of the number of environments gives an `Env`; one that takes nothing, or a subclass of
-        `gymnasium.Env`, gives an environment of Gymnasium's kind.
+        `gymnasium.Env`, gives an environment of Gymnasium's kind; either may be named as `module:attribute`.
         """
         if isinstance(env, World):
             return env
@@ -51,6 +51,8 @@ class World:
 
 
 def _made(source: EnvSpec, num_envs: int, options: tuple[tuple[str, Any], ...]) -> Env:
+    if isinstance(source, str) and source.partition(":")[0] not in envs.FAMILIES:
+        source = find(source, "your own environment")
     if isinstance(source, str) or not _takes_a_number(source):
         return envs.make(source, num_envs, **dict(options))
     if options:

@@ -15,7 +15,7 @@ from weft.algorithm import Algorithm
 from weft.envs.timestep import Env
 from weft.envs.wrappers import restart
 from weft.errors import WeftError
-from weft.evaluation.learned import Learned, learned_shapes, teach
+from weft.evaluation.learned import Learned, Learning, teach
 from weft.host import own_objects
 from weft.report.update import Evaluation
 from weft.runtime.devices import run_inline
@@ -56,10 +56,10 @@ class Evaluator:
         run_inline()
         self.algo, self.env, self.greedy = algo, env_of(1), greedy
         self.chunk, self.watch = chunk, watch
-        self.like = learned_shapes(algo, env_of)
-        key = jax.eval_shape(lambda: jax.random.key(0))
-        self.begin = compile_once(self._begin, self.like, key)
-        self.go = compile_once(self._go, self.like, jax.eval_shape(self._begin, self.like, key))
+        self.learning = Learning(algo, env_of)
+        like, key = self.learning.shapes, jax.eval_shape(lambda: jax.random.key(0))
+        self.begin = compile_once(self._begin, like, key)
+        self.go = compile_once(self._go, like, jax.eval_shape(self._begin, like, key))
 
     def __call__(self, what: Learned, *, episodes: int, seed: int = 0, steps: int = 0) -> Evaluation:
         """Play until `episodes` have ended, with what was learned in so many `steps`."""
@@ -96,7 +96,8 @@ class Evaluator:
             state, ts = self.env.step(now.env, action, key_env)
             state, metrics = self.env.episodes(state)
             ended = metrics["episode_return"], metrics["episode_length"]
-            start = ts.terminated | ts.truncated
+            # After a row that an autoreset inserted there is a new episode too.
+            start = ts.terminated | ts.truncated | ~ts.valid
             after = Playing(teach(state, what.env), ts.obs, memory, start, key)
             return after, (ended[0].total, ended[1].total, ended[0].count)
 

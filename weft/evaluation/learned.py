@@ -26,17 +26,25 @@ class Learned:
     net: Any
     env: Any
 
-
-def learned(algo: Algorithm, env_of: Callable[[int], Env], state: Any) -> Learned:
-    """What a state holds of what was learned; by convention it is in `state.net` and `state.env`."""
-    small, large = (_shapes(algo, env_of, count) for count in (1, 2))
-    same = jax.tree.map(lambda one, two: one.shape == two.shape, small.env, large.env)
-    return Learned(_net(algo, state), jax.tree.map(lambda leaf, known: leaf if known else None, state.env, same))
+    def save(self, path: Path) -> None:
+        save_params(path, self.net, more={"env": self.env})
 
 
-def learned_shapes(algo: Algorithm, env_of: Callable[[int], Env]) -> Learned:
-    """The shapes of what an algorithm learns."""
-    return learned(algo, env_of, _shapes(algo, env_of, 1))
+class Learning:
+    """What an algorithm learns in its environments; by convention it is in `state.net` and `state.env`."""
+
+    def __init__(self, algo: Algorithm, env_of: Callable[[int], Env]):
+        one, two = (_shapes(algo, env_of, count) for count in (1, 2))
+        self._known = jax.tree.map(lambda small, large: small.shape == large.shape, one.env, two.env)
+        self.shapes = self.of(one)
+
+    def of(self, state: Any) -> Learned:
+        """What a state holds of it."""
+        return Learned(state.net, jax.tree.map(lambda leaf, known: leaf if known else None, state.env, self._known))
+
+    def load(self, path: Path) -> Learned:
+        """What a run saved of it."""
+        return Learned(load_params(path, self.shapes.net), load_params(path, self.shapes.env, name="env"))
 
 
 def teach(state: Any, knowledge: Any) -> Any:
@@ -46,36 +54,21 @@ def teach(state: Any, knowledge: Any) -> Any:
     )
 
 
-def save(path: Path, what: Learned) -> None:
-    save_params(path, what.net, more={"env": what.env})
-
-
 def save_state(path: Path, algo: Algorithm, env_of: Callable[[int], Env], state: Any) -> None:
     """What a state has learned; all of it, if it does not say what that is."""
     if hasattr(state, "net") and hasattr(state, "env"):
-        save(path, learned(algo, env_of, state))
+        Learning(algo, env_of).of(state).save(path)
     else:
         save_params(path, getattr(state, "net", state))
-
-
-def load(path: Path, algo: Algorithm, env_of: Callable[[int], Env]) -> Learned:
-    """What a run saved, for the algorithm and the environments that it was learned with."""
-    like = learned_shapes(algo, env_of)
-    return Learned(load_params(path, like.net), load_params(path, like.env, name="env"))
 
 
 def _shapes(algo: Algorithm, env_of: Callable[[int], Env], num_envs: int) -> Any:
     """The shapes of the algorithm's state with some number of environments."""
     state = jax.eval_shape(lambda key: algo.init(env_of(num_envs), key), jax.eval_shape(lambda: jax.random.key(0)))
-    _net(algo, state)
-    return state
-
-
-def _net(algo: Algorithm, state: Any) -> Any:
     for field in ("net", "env"):
         if not hasattr(state, field):
             raise WeftError(
                 f"{type(algo).__name__} cannot be evaluated: its state has no field {field!r}; keep what it learns in "
                 "state.net and its environments in state.env"
             )
-    return state.net
+    return state

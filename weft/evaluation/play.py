@@ -1,6 +1,5 @@
 """Evaluating a finished run: `weft eval RUN`."""
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,4 +39,4 @@ def _play(
 ) -> Evaluation:
     watching: dict[str, Any] = {"watch": watch, "chunk": 1} if watch else {"chunk": CHUNK}
     player = Evaluator(run.algo, world, greedy=greedy, **watching)
-    return dataclasses.replace(player(run.learned(), episodes=episodes, seed=seed), steps=run.steps)
+    return player(run.learned(), episodes=episodes, seed=seed, steps=run.steps)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from weft.algorithm import Algorithm
+from weft.algos import load_algorithm
 from weft.envs.world import World
 from weft.errors import WeftError
-from weft.evaluation.learned import Learned, load
-from weft.modules import import_module
+from weft.evaluation.learned import Learned, Learning
 from weft.report.files import CONFIG, PARAMS
 from weft.settings import read_value
 
@@ -38,16 +38,11 @@ class SavedRun:
 
     def learned(self) -> Learned:
         """What the run learned."""
-        return load(self.path / PARAMS, self.algo, self.world)
+        return Learning(self.algo, self.world).load(self.path / PARAMS)
 
 
 def _algorithm(config: dict[str, Any]) -> Algorithm:
-    module, _, name = config["class"].partition(":")
-    kind = getattr(import_module(module, "an algorithm"), name, None)
-    if not (isinstance(kind, type) and issubclass(kind, Algorithm)):
-        raise WeftError(
-            f"the run was of {config['class']}, which is no algorithm here: run this where it can be imported"
-        )
+    kind = load_algorithm(config["class"])
     known = {field.name for field in dataclasses.fields(kind)}
     if strange := sorted(set(config["config"]) - known):
         raise WeftError(f"the run set {', '.join(strange)}, which {config['class']} no longer has")

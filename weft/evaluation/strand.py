@@ -24,7 +24,7 @@ import jax
 from weft.algorithm import Algorithm
 from weft.envs.timestep import Env
 from weft.errors import WeftError
-from weft.evaluation.learned import Learned, learned, learned_shapes, save
+from weft.evaluation.learned import Learned, Learning
 from weft.report.update import Evaluation
 
 
@@ -32,15 +32,15 @@ class Evaluations:
     """The evaluations of one run: none, or one whenever another `every` steps are done, and one at the end."""
 
     def __init__(self, algo: Algorithm, env_of: Callable[[int], Env], *, every: int | None, episodes: int):
-        self._algo, self._env_of, self._every = algo, env_of, every
+        self._every = every
         self._strand: EvaluationStrand | None = None
         self.last: float | None = None
         if every is not None:
             if every < 1 or episodes < 1:
                 raise WeftError(f"eval_every={every} with eval_episodes={episodes}: both must be at least 1")
             # Found out now, not when the first evaluation is due.
-            what = learned_shapes(algo, env_of)
-            jax.eval_shape(lambda net: algo.player(env_of(1), net, greedy=True)[0], what.net)
+            self._learning = Learning(algo, env_of)
+            jax.eval_shape(lambda net: algo.player(env_of(1), net, greedy=True)[0], self._learning.shapes.net)
             self._strand = EvaluationStrand(algo, env_of, episodes=episodes)
 
     def __enter__(self) -> Self:
@@ -57,7 +57,7 @@ class Evaluations:
     def send(self, steps: int, state: Any) -> None:
         """Evaluate what a state has learned."""
         if self._strand:
-            self._strand.send(steps, learned(self._algo, self._env_of, state))
+            self._strand.send(steps, self._learning.of(state))
 
     def results(self) -> tuple[Evaluation, ...]:
         """Those that have come back since the last call."""
@@ -96,7 +96,7 @@ class EvaluationStrand:
     def send(self, steps: int, what: Learned) -> None:
         """Play with this next, instead of whatever else was waiting."""
         path = Path(self._folder.name) / f"{steps}.safetensors"
-        save(path, what)
+        what.save(path)
         self._waiting = Job(steps, str(path))
         self._next()
 

@@ -4,12 +4,12 @@ import dataclasses
 import os
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from weft.envs.host import HostEnv
 from weft.envs.world import World
+from weft.envs.wrappers import innermost
 from weft.errors import WeftError
 
 SUFFIXES = (".mp4", ".gif")
@@ -23,18 +23,19 @@ class Camera:
         # Pictures need neither a screen nor a sound card, and what draws them should not look for any.
         for variable in ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER"):
             os.environ.setdefault(variable, "dummy")
-        self.world = _able_to_render(world)
-        self._env = _innermost(self.world(1))
-        if not hasattr(self._env, "picture"):
+        bare: Any = dataclasses.replace(world, wrappers=())(1)
+        if not hasattr(bare, "picture"):
             raise WeftError(f"{world.name} gives no pictures: evaluate it without --video")
+        # Environments of Gymnasium's kind draw only if they are made to.
+        options = dict(world.options) | getattr(bare.game, "rendering", {})
+        self.world = dataclasses.replace(world, options=tuple(sorted(options.items())))
+        self._env = self.world(1)
         self._frames: list[np.ndarray] = []
 
     def shoot(self, playing: Any) -> None:
         """Take a picture of an episode under way."""
-        state = playing.env
-        while hasattr(state, "inner") and hasattr(state, "memory"):
-            state = state.inner
-        self._frames.append(self._env.picture(state))
+        env, state = innermost(self._env, playing.env)
+        self._frames.append(cast(Any, env).picture(state))
 
     def write(self, path: Path) -> None:
         """Write all pictures taken."""
@@ -65,16 +66,3 @@ def check_suffix(path: Path) -> Path:
         raise WeftError("films need two more packages: pip install 'weft[video]'") from None
     del imageio, imageio_ffmpeg
     return path
-
-
-def _able_to_render(world: World) -> World:
-    """Environments of Gymnasium's kind draw only if they are made to, and here only in this process."""
-    env = _innermost(world(1))
-    needed = getattr(env.game, "rendering", {}) if isinstance(env, HostEnv) else {}
-    return dataclasses.replace(world, options=tuple(sorted((dict(world.options) | needed).items())))
-
-
-def _innermost(env: Any) -> Any:
-    while hasattr(env, "layer"):
-        env = env.env
-    return env

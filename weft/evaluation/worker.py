@@ -11,7 +11,6 @@ from pathlib import Path
 import cloudpickle
 
 from weft.evaluation.episodes import Evaluator
-from weft.evaluation.learned import load
 
 
 def main() -> None:
@@ -24,9 +23,8 @@ def main() -> None:
     for line in sys.stdin.buffer:
         path = Path(json.loads(line)["path"])
         try:
-            what = load(path, algo, env_of)
             evaluator = evaluator or Evaluator(algo, env_of)
-            answer = vars(evaluator(what, episodes=episodes))
+            answer = vars(evaluator(evaluator.learning.load(path), episodes=episodes))
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         path.unlink(missing_ok=True)

@@ -77,7 +77,7 @@ def describe_run(algo: Algorithm, world: World, **settings: Any) -> dict[str, An
     """What `config.json` holds: algorithm and environment with all their settings, the run's own, and the versions."""
     fields = {field.name: _written(getattr(algo, field.name)) for field in dataclasses.fields(algo)}
     kind = type(algo)
-    played = {"env": world.name, "env_options": dict(world.options), "wrappers": world.wrappers}
+    played = {"env": _written(world.source), "env_options": dict(world.options), "wrappers": world.wrappers}
     names = {"algo": kind.__name__.lower(), "class": f"{kind.__module__}:{kind.__qualname__}"}
     return {**names, "config": fields, **played, **settings, "weft": VERSION, "jax": jax.__version__}
 

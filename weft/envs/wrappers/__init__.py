@@ -15,13 +15,14 @@ from weft.envs.timestep import Env
 from weft.envs.wrappers.frames import frame_stack
 from weft.envs.wrappers.limits import clip_reward, time_limit
 from weft.envs.wrappers.normalise import normalise_obs, normalise_reward
-from weft.envs.wrappers.wrapped import restart
+from weft.envs.wrappers.wrapped import innermost, restart
 from weft.errors import WeftError, unknown
 
 __all__ = [
     "WRAPPERS",
     "clip_reward",
     "frame_stack",
+    "innermost",
     "normalise_obs",
     "normalise_reward",
     "restart",

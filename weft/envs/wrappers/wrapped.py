@@ -124,6 +124,13 @@ def restart(env: Env, key: jax.Array, trained: Any) -> tuple[Any, Any]:
     return env.reset(key)
 
 
+def innermost(env: Env, state: Any) -> tuple[Env, Any]:
+    """The environment inside all wrappers, and its own part of a state."""
+    while isinstance(env, Wrapped):
+        env, state = env.env, state.inner
+    return env, state
+
+
 def map_boxes(function: Callable[[gym.spaces.Box], gym.Space], space: gym.Space) -> gym.Space:
     """The same nested space with every Box in it replaced."""
     if isinstance(space, gym.spaces.Dict):
