@@ -5,6 +5,7 @@ import pytest
 import rlax
 
 from weft.metrics import Mean
+from weft.ops.distributions import Categorical
 from weft.ops.losses import (
     average,
     clipped_squared_error,
@@ -30,6 +31,28 @@ def test_the_clipped_surrogate_equals_rlax(rows):
         expected = rlax.clipped_surrogate_pg_loss(jnp.exp(log_ratio), advantage, 0.2)
     ours = clipped_surrogate(jnp.exp(log_ratio), advantage=advantage, clip=0.2, valid=jnp.ones(N, bool))
     np.testing.assert_allclose(average(ours), expected, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Rlax softmax:PendingDeprecationWarning")
+def test_the_policy_gradient_the_squared_error_and_the_entropy_equal_rlax(rows, key):
+    advantage, value, target, valid = rows
+    logits, action = jax.random.normal(key, (N, 3)), jnp.arange(N, dtype=jnp.int32) % 3
+    weight, policy = valid.astype(jnp.float32), Categorical(logits)
+    with jax.numpy_dtype_promotion("standard"):
+        # Where ours is the mean over valid rows, that of rlax is over all of them, weighted.
+        share = valid.mean()
+        expected = {
+            "policy": rlax.policy_gradient_loss(logits, action, advantage, weight) / share,
+            "value": jnp.mean(rlax.l2_loss(value, target) * weight) / share,
+            "entropy": -rlax.entropy_loss(logits, weight) / share,
+        }
+    ours = {
+        "policy": policy_gradient(policy.log_prob(action), advantage=advantage, valid=valid),
+        "value": squared_error(value, target, valid=valid),
+        "entropy": Mean.of(policy.entropy(), valid),
+    }
+    for name, mean in ours.items():
+        np.testing.assert_allclose(average(mean), expected[name], rtol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize(

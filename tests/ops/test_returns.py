@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import rlax
 
-from weft.ops.returns import discounted_returns, ends_within, gae, lambda_returns, n_step_returns
+from weft.ops.returns import discounted_returns, ends_within, gae, lambda_returns, n_step_returns, td_error
 
 T, B = 37, 5
 GAMMA = 0.9
@@ -80,6 +80,16 @@ def test_n_step_returns_equal_rlax_where_nothing_is_truncated(random_piece, n):
             piece["r_t"], discount, piece["v_t"]
         )
     np.testing.assert_allclose(n_step_returns(**without(piece, "v_tm1"), gamma=GAMMA, n=n), expected, atol=1e-5)
+
+
+def test_discounted_returns_and_td_errors_equal_rlax_where_nothing_is_truncated(random_piece):
+    piece, _ = no_truncation(random_piece)
+    discount = GAMMA * (1.0 - piece["terminated"].astype(jnp.float32))
+    with jax.numpy_dtype_promotion("standard"):
+        returns = over_batch(rlax.discounted_returns)(piece["r_t"], discount, piece["v_t"])
+        errors = jax.vmap(jax.vmap(rlax.td_learning))(piece["v_tm1"], piece["r_t"], discount, piece["v_t"])
+    np.testing.assert_allclose(discounted_returns(**without(piece, "v_tm1"), gamma=GAMMA), returns, atol=1e-5)
+    np.testing.assert_allclose(td_error(**without(piece, "truncated"), gamma=GAMMA), errors, atol=1e-5)
 
 
 @pytest.mark.parametrize("lam", [0.0, 0.7, 1.0])

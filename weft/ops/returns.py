@@ -32,7 +32,7 @@ def gae(
 ) -> Float[Array, "T B"]:
     """Generalised advantage estimation (Schulman et al. 2016, equation 16), cut at the ends of episodes."""
     truncated = _cut(truncated, valid)
-    delta_t = r_t + gamma * jnp.where(terminated, 0.0, v_t) - v_tm1
+    delta_t = td_error(r_t, terminated=terminated, v_tm1=v_tm1, v_t=v_t, gamma=gamma)
     decay_t = jnp.where(terminated | truncated, 0.0, gamma * lam)
     return _decaying_sum(delta_t, decay_t, jnp.zeros_like(v_t[-1]))
 
@@ -44,15 +44,44 @@ def lambda_returns(
     truncated: Bool[Array, "T B"],
     v_t: Float[Array, "T B"],
     gamma: float,
-    lam: float,
+    lam: Float[Array, "T B"] | float,
     valid: Bool[Array, "T B"] | None = None,
 ) -> Float[Array, "T B"]:
-    """The mixture of all n-step returns with weights lam^(n-1) (Sutton and Barto 2018, equation 12.2)."""
+    """The mixture of all n-step returns with weights lam^(n-1) (Sutton and Barto 2018, equation 12.2).
+
+    Where `lam` is one number per step, the weight of a longer return is the product over the steps it takes.
+    """
+    ends = {"terminated": terminated, "truncated": truncated, "valid": valid}
+    return _decaying_sum(*lambda_steps(r_t, **ends, v_t=v_t, gamma=gamma, lam=lam), v_t[-1])
+
+
+def lambda_steps(
+    r_t: Float[Array, "T B"],
+    *,
+    terminated: Bool[Array, "T B"],
+    truncated: Bool[Array, "T B"],
+    v_t: Float[Array, "T B"],
+    gamma: float,
+    lam: Float[Array, "T B"] | float,
+    valid: Bool[Array, "T B"] | None = None,
+) -> tuple[Float[Array, "T B"], Float[Array, "T B"]]:
+    """What a lambda return is made of: each step's own part, and how much of the next step's return it lets through."""
     truncated = _cut(truncated, valid)
     # Where the next step belongs to another episode, all weight is on the value.
     mix_t = jnp.where(terminated | truncated, 0.0, lam)
-    now_t = r_t + gamma * jnp.where(terminated, 0.0, (1.0 - mix_t) * v_t)
-    return _decaying_sum(now_t, gamma * mix_t, v_t[-1])
+    return r_t + gamma * jnp.where(terminated, 0.0, (1.0 - mix_t) * v_t), gamma * mix_t
+
+
+def td_error(
+    r_t: Float[Array, "T B"],
+    *,
+    terminated: Bool[Array, "T B"],
+    v_tm1: Float[Array, "T B"],
+    v_t: Float[Array, "T B"],
+    gamma: float,
+) -> Float[Array, "T B"]:
+    """By how much a step turned out better than its value: the error of temporal-difference learning."""
+    return r_t + gamma * jnp.where(terminated, 0.0, v_t) - v_tm1
 
 
 def discounted_returns(
