@@ -69,7 +69,8 @@ def _train(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    found = check(_algorithm(args), _world(args), layout=args.layout, iterations=args.iterations, seed=args.seed)
+    names = ("layout", "against", "iterations", "seed")
+    found = check(_algorithm(args), _world(args), **{name: getattr(args, name) for name in names})
     print(found.table())
     return 0 if found.identical else 1
 
@@ -162,6 +163,8 @@ def _add_eval(commands: Any) -> None:
 
 def _add_check(commands: Any) -> None:
     parser = _add_program(commands, "check", _check, about="compare a layout with the fused program, bit for bit")
+    against = "another layout to compare with (default: fused; for one with lanes, its own roles in step)"
+    parser.add_argument("--against", metavar="NAME[:k=v,...]", help=against)
     parser.add_argument("--layout", required=True, metavar="NAME[:k=v,...]", help="the layout to compare")
     parser.add_argument("--iterations", type=_count, default=10, help="how many to run (default: 10)")
     parser.add_argument("--seed", type=_seed, default=0, help="a whole number (default: 0)")

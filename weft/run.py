@@ -19,6 +19,7 @@ from weft.evaluation.learned import save_state
 from weft.layout.layout import Layout
 from weft.report.files import PARAMS, RunFolder, choose_folder, describe_run
 from weft.report.progress import progress, rate
+from weft.report.system import SHARES, Share
 from weft.report.update import Observer
 from weft.runtime import driver
 from weft.runtime.driver import Result
@@ -70,6 +71,10 @@ def summarise(result: Result) -> str:
         "speed": f"{rate(result.steps_per_s)} steps/s ({times})",
         "files": str(result.out),
     }
+    if result.lag is not None:
+        lines["lag"] = str(result.lag)
+    if result.system is not None:
+        lines["roles"] = f"\n{'':<8}".join(map(str, result.system.roles))
     if result.evaluation is not None:
         lines["eval"] = f"{result.evaluation:.1f}, the mean of the last evaluation"
     if result.episodes_dropped:
@@ -79,8 +84,13 @@ def summarise(result: Result) -> str:
 
 def summary_record(result: Result) -> dict[str, Any]:
     """A finished run as one JSON object: every field but the state, with no number that JSON lacks."""
-    record = {field.name: getattr(result, field.name) for field in dataclasses.fields(result) if field.name != "state"}
-    return {name: _plain(value) for name, value in record.items()}
+    names = [field.name for field in dataclasses.fields(result) if field.name not in ("state", "system")]
+    record = {name: _plain(getattr(result, name)) for name in names}
+    lag, system = result.lag, result.system
+    return record | {
+        "lag": lag and {"mean": _plain(lag.mean), "max": lag.max, "counts": dict(sorted(lag.counts.items()))},
+        "roles": system and {share.role: _shares(share) for share in system.roles},
+    }
 
 
 def solved_at(env: str) -> float | None:
@@ -102,6 +112,10 @@ def _return_line(result: Result) -> str:
         return line
     verdict = "solved" if result.return_mean >= threshold else "not solved"
     return f"{line}: {verdict} ({threshold:g} or more)"
+
+
+def _shares(share: Share) -> dict[str, Any]:
+    return {name: _plain(getattr(share, name)) for name in SHARES}
 
 
 def _plain(value: Any) -> Any:

@@ -15,7 +15,7 @@ from weft.metrics import Mean
 from weft.project.program import Run, walk
 from weft.project.project import Projection
 from weft.runtime.compile import lower_run
-from weft.runtime.devices import device_mesh
+from weft.runtime.devices import Devices
 from weft.runtime.evaluate import Context
 from weft.runtime.local import Local
 
@@ -125,7 +125,7 @@ def test_over_devices_there_is_one_program_with_collectives() -> None:
 
     algo = toy(lambda env: {"x": jnp.zeros(env.num_envs)}, lambda s: {"x": step(s["x"])})
     run = only_run(projected(algo, Layout(Role("a", ("a",), devices=4))))
-    text = lower_run(run, Context(0, 4, "devices", 4), mesh=device_mesh(4)).as_text()
+    text = lower_run(run, Context(0, 4, "devices", 4), devices=Devices(4)).as_text()
     assert text.count("stablehlo.all_reduce") == 2
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.toys import assert_same, copies, on, projected, start_of, toy
 from weft import Layout, Role
 from weft.metrics import Mean
-from weft.runtime.shares import gather, gather_metrics, scatter
+from weft.runtime.shares import gather, scatter
 
 
 def start(env: Any) -> dict[str, jax.Array]:
@@ -65,17 +65,3 @@ def test_single_keys_are_folded_where_there_are_shares_and_left_alone_where_ther
         plain = jax.random.key(3)
         expected = [plain] if count == 1 else [jax.random.fold_in(plain, index) for index in range(count)]
         assert keys == [jax.random.key_data(key).tolist() for key in expected]
-
-
-@pytest.mark.parametrize("layout", [copies(a=2), Layout(Role("a", ("a",), devices=2))])
-def test_metrics_are_added_over_shares(layout: Layout) -> None:
-    algo = toy(start, loop)
-    projection = projected(algo, layout)
-    first, second = (np.array([3.0], np.float32), np.array([4.0], np.float32))
-    metrics = [i for i in range(len(projection.homes)) if i >= len(projection.whole.state_names)]
-    if layout.roles[0].devices > 1:
-        outputs = {("a", 0): dict.fromkeys(metrics, np.stack([first, second]))}
-    else:
-        outputs = {("a", 0): dict.fromkeys(metrics, first), ("a", 1): dict.fromkeys(metrics, second)}
-    found = gather_metrics(projection, outputs)  # type: ignore[arg-type]
-    assert (found["rows"].total.tolist(), found["rows"].count.tolist()) == ([7.0], [7.0])

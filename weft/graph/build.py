@@ -76,6 +76,8 @@ class _Lift:
                 return self.closed(eqn.params["jaxpr"], inputs, owner)
             owner = self.maker(inputs)
             roles = frozenset({owner} if owner else ())
+            if mark and mark.kind == "merge" and owner:
+                return self.add("merge", mark.name, eqn, inputs, role=owner, key=self.key("all_" + mark.name))
         if not roles:
             return self.add("glue", eqn.primitive.name, eqn, inputs)
         if len(roles) == 1 and not self.interrupts(eqn, roles):
@@ -139,7 +141,10 @@ class _Lift:
             sources = sources | after
 
     def maker(self, inputs: Any) -> str | None:
-        """Who merges values outside any fragment: the role that made them, if it has replicas to merge over."""
+        """Who merges values outside any fragment: the role that made them, if it has replicas to merge over.
+
+        Replicas that are lanes do not wait for each other, so it is whoever takes from them that merges what it took.
+        """
         makers = self.made_by(inputs) or frozenset({self.layout.roles[0].name} if len(self.layout.roles) == 1 else ())
         replicated = sorted(role for role in makers if self.layout.role(role).replicas > 1)
         if len(replicated) > 1:
@@ -148,7 +153,9 @@ class _Lift:
             )
         if self.settled and not makers and any(role.replicas > 1 for role in self.layout.roles):
             raise WeftError("a merge outside any fragment, of values that no role made: merge where they are used")
-        return next(iter(replicated), None)
+        merger = next(iter(replicated), None)
+        taker = self.layout.taker
+        return taker.name if merger and taker else merger
 
     def made_by(self, values: Any) -> frozenset[str]:
         return frozenset().union(*(self.sources.get(value, frozenset()) for value in values))

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 from weft.errors import WeftError, unknown
 from weft.layout.layout import Layout, Role
@@ -19,9 +20,46 @@ def actors(*, actors: int = 1) -> Layout:
     )
 
 
-def seed(*, envs: int = 1) -> Layout:
-    """Environments apart; acting and learning in one place (SEED RL's central inference)."""
-    return Layout(Role("env", runs=("env",), replicas=envs), Role("learner", runs=("act", "learn", "*")), name="seed")
+def impala(*, actors: int = 2, take: int = 1, max_lag: int | None = None, learners: int = 1) -> Layout:
+    """Actors that never wait for each other; a learner that takes what is ready (IMPALA)."""
+    return Layout(
+        Role("actor", runs=("env", "act"), replicas=actors),
+        Role("learner", runs=("learn", "*"), replicas=learners, take=take),
+        registers=[("learner", "actor")],
+        max_lag=max_lag,
+        name="impala",
+    )
+
+
+def sebulba(
+    *, actors: int = 2, take: int = 1, max_lag: int = 1, actor_devices: str = "0", learner_devices: str = "0"
+) -> Layout:
+    """Actors on devices of their own, a learner over the others (Podracer's Sebulba)."""
+    learning = tuple(learner_devices.split("+"))
+    return Layout(
+        Role("actor", runs=("env", "act"), replicas=actors, on=tuple(actor_devices.split("+"))),
+        Role("learner", runs=("learn", "*"), take=take, devices=len(learning), on=learning),
+        registers=[("learner", "actor")],
+        max_lag=max_lag,
+        name="sebulba",
+    )
+
+
+def seed(
+    *, envs: int = 1, take: int | None = None, max_lag: int | None = None, batch: int | None = None, wait_ms: float = 0
+) -> Layout:
+    """Environments apart, central inference (SEED RL); with `take` no environment waits for another."""
+    environments = Role("env", runs=("env",), replicas=envs)
+    if take is None:
+        return Layout(environments, Role("learner", runs=("act", "learn", "*")), name="seed")
+    return Layout(
+        environments,
+        Role("inference", runs=("act",), replicas=envs, batch=batch or envs, wait=wait_ms / 1000),
+        Role("learner", runs=("learn", "*"), take=take),
+        registers=[("learner", "inference")],
+        max_lag=max_lag,
+        name="seed",
+    )
 
 
 def allreduce(*, workers: int = 1) -> Layout:
@@ -29,8 +67,19 @@ def allreduce(*, workers: int = 1) -> Layout:
     return Layout(Role("worker", runs=("*",), replicas=workers), name="allreduce")
 
 
+def a3c(*, workers: int = 2, take: int = 1, max_lag: int | None = None) -> Layout:
+    """Workers that push gradients, a server that applies them as they come (A3C, a parameter server)."""
+    return Layout(
+        Role("worker", runs=("env", "act", "gradient", "*"), replicas=workers),
+        Role("server", runs=("update",), take=take),
+        registers=[("server", "worker")],
+        max_lag=max_lag,
+        name="a3c",
+    )
+
+
 LAYOUTS: dict[str, Callable[..., Layout]] = {
-    function.__name__: function for function in (fused, actors, seed, allreduce)
+    function.__name__: function for function in (fused, actors, impala, sebulba, seed, allreduce, a3c)
 }
 
 
@@ -49,7 +98,21 @@ def parse(text: str) -> Layout:
         key, equals, value = option.partition("=")
         if key not in known:
             raise unknown(f"option of layout {name}", key, known)
-        if not equals or not value.strip().isdecimal():
-            raise WeftError(f"layout {name}: {option!r} should be {key}=N with a whole number N")
-        given[key] = int(value)
-    return Layout(*LAYOUTS[name](**given).roles, name=text)
+        given[key] = _read(known[key].annotation, value.strip()) if equals else None
+        if given[key] is None:
+            raise WeftError(f"layout {name}: {option!r} should be {key}={_expected(known[key].annotation)}")
+    layout = LAYOUTS[name](**given)
+    return Layout(*layout.roles, name=text, registers=layout.registers, max_lag=layout.max_lag)
+
+
+def _read(kind: Any, text: str) -> Any:
+    """The value that an option's text stands for; None if it is not of its kind."""
+    if kind is str:
+        return text or None
+    if kind is float:
+        return float(text) if text.replace(".", "", 1).isdecimal() else None
+    return int(text) if text.isdecimal() else None
+
+
+def _expected(kind: Any) -> str:
+    return {str: "NAMES, joined by +", float: "X with a number X"}.get(kind, "N with a whole number N")

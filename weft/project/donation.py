@@ -41,6 +41,7 @@ class _Facts:
     def program(self, program: Program) -> None:
         self.scope(program.steps)
         self.seen_elsewhere.add(program.replica)
+        self.seen_elsewhere.update(program.outputs[leaf] for leaf in program.writes)
         for leaf, value in program.inputs.items():
             self.bind(value, program.steps)
             if leaf in program.outputs:

@@ -99,7 +99,7 @@ class _Scope:
             self.exchange(node)
 
     def own(self, node: Node) -> None:
-        if node.kind == "merge":
+        if node.kind == "merge" and self.role.replicas > 1:
             inputs = self.touch(node.inputs, solid=True)
             self.items.append(Merge(f"{self.role.name}:{node.key}", node.name, inputs, node.outputs))
         elif node.kind == "host":
@@ -136,6 +136,9 @@ class _Scope:
         if link.how == "gather":
             parts = _shares(value, link)
             self.items += [In(key, source, parts), Op("join", parts, (value,), {"axis": link.axis})]
+        elif link.how == "merge":
+            parts = tuple(_fresh(value, f"{value.name} ({part} of {link.fan})") for part in range(link.fan))
+            self.items += [In(key, source, parts), Op("merge", parts, (value,), {"operation": link.operation})]
         elif link.how == "broadcast" and is_key(value.aval):
             raw = _fresh(value, value.name)
             self.items += [In(key, source, (raw,)), Op("fold", (raw, self.replica), (value,))]
@@ -167,6 +170,7 @@ class _Scope:
         scope.nodes(body)
         stacked = [i for i in made if i not in node.carried]
         collected = scope.touch([body.outputs[i] for i in stacked], solid=True)
+        held = {i: inside for i, inside in held.items() if not self.needs.terms.relax(me, inside)}
         carried = [i for i in node.carried if i in held or i in made]
         last = dict(zip(carried, scope.touch([body.outputs[i] for i in carried], solid=True), strict=True))
         loop = Loop(

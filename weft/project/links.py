@@ -18,16 +18,42 @@ from weft.layout.layout import Role
 class Link:
     """What happens to a value on its way, and how many replicas of the larger side there are to one of the smaller."""
 
-    how: Literal["pair", "broadcast", "scatter", "gather", "first"]
+    how: Literal["pair", "broadcast", "scatter", "gather", "first", "merge"]
     fan: int = 1
     axis: int | None = None
+    operation: str = ""
+    """Of a merge: what becomes of the parts."""
 
 
-def link(name: str, source: Role, dest: Role, avals: tuple[Any, Any], *, batch: int, varying: bool) -> Link:
+@dataclass(frozen=True, eq=False)
+class Edge:
+    """One value that crosses between two roles."""
+
+    source: str
+    dest: str
+    name: str
+    times: int
+    """How often in one iteration."""
+    bytes: int
+    """Of one crossing, over all replicas of the receiver's side."""
+    link: Link
+    kind: Literal["stream", "register"] = "stream"
+
+
+def link(
+    name: str,
+    source: Role,
+    dest: Role,
+    avals: tuple[Any, Any],
+    *,
+    batch: int,
+    varying: bool,
+    merge: str = "",
+) -> Link:
     """The link for a value that has the shapes `avals` at the source and at the destination.
 
     `batch` is the number of environments in all; `varying` says whether the source's replicas may hold different
-    values.
+    values; `merge` is the operation by which the destination merges them, if it does.
     """
     if source.shares == dest.shares:
         return Link("pair")
@@ -40,6 +66,8 @@ def link(name: str, source: Role, dest: Role, avals: tuple[Any, Any], *, batch: 
     axis = batch_axis(name, avals, (batch // source.shares, batch // dest.shares))
     if source.shares < dest.shares:
         return Link("broadcast" if axis is None else "scatter", fan, axis)
+    if axis is None and merge:
+        return Link("merge", fan, operation=merge)
     if axis is None and varying:
         raise WeftError(
             f"{name} comes from {source.shares} replicas of {source.name} that may each have another value, it has no "

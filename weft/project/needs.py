@@ -17,7 +17,6 @@ from weft.graph.graph import Graph, Node, Value
 
 Wants = dict[str, set[int]]
 Wanted = dict[int, tuple[str, ...]]
-Sizes = Mapping[Value, int]
 NONE: Mapping[Value, str] = {}
 
 
@@ -31,11 +30,10 @@ class Needs:
     makers: dict[Value, tuple[str, ...]] = field(default_factory=dict)
     """By result of a shared loop: the roles that make it."""
     bodies: dict[Node, "Needs"] = field(default_factory=dict)
-    sizes: Sizes = field(default_factory=dict)
-    """The bytes that count for a value where these are not its own."""
+    terms: "Terms" = field(default_factory=lambda: Terms())
 
     def size(self, value: Value) -> int:
-        return self.sizes.get(value, value.bytes)
+        return self.terms.sizes.get(value, value.bytes)
 
     def cost(self, times: int = 1) -> int:
         """Bytes that cross in this scope and below it."""
@@ -43,35 +41,56 @@ class Needs:
         return times * (own + sum(body.cost(node.length) for node, body in self.bodies.items()))
 
 
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """What is known of values beside the graph."""
+
+    sizes: Mapping[Value, int] = field(default_factory=dict)
+    """The bytes that count for a value where these are not its own."""
+    relaxed: Mapping[str, frozenset[Value]] = field(default_factory=dict)
+    """By role: what it starts an iteration with but need not have at the end of it, for a register gives it anew."""
+    written: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """By role: the outputs that it must end with, for the register."""
+
+    def relax(self, role: str, value: Value) -> bool:
+        return value in self.relaxed.get(role, ())
+
+
 Settle = Callable[[Wants], Needs]
 
 
-def find_needs(graph: Graph, roles: tuple[str, ...], carried: int, groups: tuple[str, ...], sizes: Sizes) -> Needs:
+def find_needs(
+    graph: Graph,
+    roles: tuple[str, ...],
+    carried: int,
+    groups: tuple[str, ...],
+    terms: Terms,
+) -> Needs:
     """The needs of a whole program, whose every output some role must end up with.
 
     The program is itself repeated: the first `carried` outputs are the next state, which whoever started from must have
-    again. Outputs of one group (a metric's total and count) are made by one role.
-    `sizes` decide who does where it is a question of cost.
+    again, unless it is relaxed for them. Outputs of one group (a metric's total and count) are made by one role. Sizes
+    decide who does where it is a question of cost.
     """
     shared = {output for node in graph.nodes if node.body is not None for output in node.outputs}
     loose = {output: group for output, group in zip(graph.outputs, groups, strict=True) if output in shared}
-    held: Wants = {role: set() for role in roles}
+    held: Wants = {role: set(terms.written.get(role, ())) for role in roles}
     while True:
-        needs = _settle_program(graph, roles, held, loose, groups, sizes)
+        needs = _settle_program(graph, roles, held, loose, groups, terms)
         # What is held only grows, so this ends.
-        again = {r: held[r] | {i for i in range(carried) if graph.inputs[i] in needs.needed[r]} for r in roles}
+        again = {role: held[role] | _again(role, graph.inputs[:carried], needs) for role in roles}
         if again == held:
             return needs
         held = again
 
 
 def _settle_program(
-    graph: Graph, roles: tuple[str, ...], held: Wants, loose: dict[Value, str], groups: tuple[str, ...], sizes: Sizes
+    graph: Graph, roles: tuple[str, ...], held: Wants, loose: dict[Value, str], groups: tuple[str, ...], terms: Terms
 ) -> Needs:
     """The program where each role ends with the outputs it must hold, and every other output has some maker."""
 
     def settle(makes: Wants) -> Needs:
-        return _settle(graph, roles, {role: makes[role] | held[role] for role in roles}, sizes, loose)
+        return _settle(graph, roles, {role: makes[role] | held[role] for role in roles}, terms, loose)
 
     wanted = {
         index: tuple(role for role in roles if index in held[role])
@@ -83,15 +102,20 @@ def _settle_program(
     return needs
 
 
+def _again(role: str, inputs: tuple[Value, ...], needs: Needs) -> set[int]:
+    """Which of what is carried a role needs at the start, and so at the end."""
+    return {i for i, value in enumerate(inputs) if value in needs.needed[role] and not needs.terms.relax(role, value)}
+
+
 def _needing(needs: Needs, roles: tuple[str, ...], value: Value) -> tuple[str, ...]:
     return tuple(role for role in roles if value in needs.needed[role])
 
 
 def _settle(
-    graph: Graph, roles: tuple[str, ...], makes: Wants, sizes: Sizes, loose: Mapping[Value, str] = NONE
+    graph: Graph, roles: tuple[str, ...], makes: Wants, terms: Terms, loose: Mapping[Value, str] = NONE
 ) -> Needs:
     """One scope where each role must end with the outputs that `makes` gives it, and somebody with the `loose` ones."""
-    needs = Needs({role: set() for role in roles}, sizes=sizes)
+    needs = Needs({role: set() for role in roles}, terms=terms)
     for role in roles:
         _need(needs, role, [graph.outputs[index] for index in makes[role]])
     for node in reversed(graph.nodes):
@@ -118,7 +142,7 @@ def _need_loop(needs: Needs, node: Node, roles: tuple[str, ...], loose: Mapping[
     }
 
     def settle(makes: Wants) -> Needs:
-        return _settle_loop(node, body, roles, makes, needs.sizes)
+        return _settle_loop(node, body, roles, makes, needs.terms)
 
     groups = {index: loose[node.outputs[index]] for index in wanted if node.outputs[index] in loose}
     needs.bodies[node], makers = _place(body, roles, wanted, settle, groups)
@@ -130,14 +154,14 @@ def _need_loop(needs: Needs, node: Node, roles: tuple[str, ...], loose: Mapping[
         _need(needs, role, [outer for outer, inner in zip(node.inputs, body.inputs, strict=True) if inner in inside])
 
 
-def _settle_loop(node: Node, body: Graph, roles: tuple[str, ...], makes: Wants, sizes: Sizes) -> Needs:
+def _settle_loop(node: Node, body: Graph, roles: tuple[str, ...], makes: Wants, terms: Terms) -> Needs:
     """Repeat until whoever needs a carry at the start of a step also has it at the end."""
     makes = {role: set(indices) for role, indices in makes.items()}
     while True:
-        needs = _settle(body, roles, makes, sizes)
+        needs = _settle(body, roles, makes, terms)
         before = sum(map(len, makes.values()))
         for role in roles:
-            makes[role] |= {index for index in node.carried if body.inputs[node.consts + index] in needs.needed[role]}
+            makes[role] |= _again(role, body.inputs[node.consts :][: len(node.carried)], needs)
         if sum(map(len, makes.values())) == before:
             return needs
 

@@ -12,8 +12,9 @@ from typing import Any
 from weft.graph.graph import walk as walk_nodes
 from weft.graph.marks import fragment_calls
 from weft.layout.layout import Role
+from weft.project.links import Edge
 from weft.project.program import Host, Loop, Merge, Recv, Run, Send, Step
-from weft.project.project import Edge, Projection
+from weft.project.project import Projection
 
 Description = dict[str, Any]
 
@@ -38,10 +39,13 @@ def as_mermaid(description: Description) -> str:
     lines = ["flowchart LR"]
     for role in description["roles"]:
         runs = "<br/>".join(role["runs"])
-        lines.append(f'  {role["name"]}["<b>{_title(role)}</b><br/>{runs}"]')
+        takes = f"<br/>takes {role['takes']}" if role["takes"] else ""
+        lines.append(f'  {role["name"]}["<b>{_title(role)}</b>{takes}<br/>{runs}"]')
     for (source, dest, kind, rate), edges in _bundles(description).items():
         size = _bytes(sum(edge["bytes"] for edge in edges))
-        lines.append(f'  {source} -- "{kind}, {rate}: {_count(len(edges), "value")}, {size}" --> {dest}')
+        # A register is drawn dotted: nobody waits for it.
+        line = ("-.", ".->") if kind == "register" else ("--", "-->")
+        lines.append(f'  {source} {line[0]} "{kind}, {rate}: {_count(len(edges), "value")}, {size}" {line[1]} {dest}')
     return "\n".join(lines)
 
 
@@ -65,10 +69,41 @@ def _role(projection: Projection, role: Role) -> Description:
         "name": role.name,
         "replicas": role.replicas,
         "devices": role.devices,
+        "on": list(role.on),
+        "takes": None if role.take is None else f"{role.take} of {role.of} lanes",
+        "batches": _batches(role),
         "runs": [f"{name} x{times // length}" if times > length else name for name, times in calls.items()],
         "home of": homes,
-        "program": list(_program(projection.programs[role.name].steps)),
+        "program": _with_registers(projection, role.name, list(_program(projection.programs[role.name].steps))),
     }
+
+
+def _batches(role: Role) -> str | None:
+    """How the calls of replicas are made as one, if they are."""
+    return None if role.batch == 1 else f"up to {role.batch} calls as one, waiting {1000 * role.wait:g} ms for others"
+
+
+def _with_registers(projection: Projection, role: str, lines: list[Any]) -> list[Any]:
+    """A role's program, with what it does between iterations."""
+    program, layout = projection.programs[role], projection.layout
+    names = projection.whole.state_names
+    first, last = [], []
+    if layout.lanes and layout.role(role).take is None:
+        first = ["begin when what it had is taken" + _bound(layout.max_lag)]
+    elif layout.lanes:
+        first = [f"take {layout.role(role).take} of {layout.role(role).of} lanes"]
+    if program.reads:
+        first.append(f"read {_some([names[leaf] for leaf in sorted(program.reads)])} from the register")
+    if program.writes:
+        last = [f"write {_some([names[leaf] for leaf in sorted(program.writes)])} into the register"]
+    if not first and not last:
+        return lines
+    inner = lines[-1] if lines and isinstance(lines[-1], list) else lines
+    return ["in every iteration", [*first, *inner, *last]]
+
+
+def _bound(max_lag: int | None) -> str:
+    return "" if max_lag is None else f" and its lag cannot pass {max_lag}"
 
 
 def _calls(node: Any, times: int) -> Counter[str]:
@@ -81,12 +116,18 @@ def _edge(edge: Edge) -> Description:
         "from": edge.source,
         "to": edge.dest,
         "value": edge.name,
-        "kind": "stream",
-        "rate": "per iteration" if edge.times == 1 else f"per step, {edge.times} an iteration",
+        "kind": edge.kind,
+        "rate": _rate(edge),
         "bytes": edge.bytes,
         "replicas": edge.link.how,
         "axis": edge.link.axis,
     }
+
+
+def _rate(edge: Edge) -> str:
+    if edge.kind == "register":
+        return "the newest"
+    return "per iteration" if edge.times == 1 else f"per step, {edge.times} an iteration"
 
 
 def _program(steps: tuple[Step, ...], *, top: bool = True) -> Iterator[Any]:
@@ -118,7 +159,10 @@ def _run(run: Run) -> str:
 
 
 def _values(step: Send | Recv) -> str:
-    names = [value.name for value in step.parts[0] if value is not None]
+    return _some([value.name for value in step.parts[0] if value is not None])
+
+
+def _some(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
@@ -129,6 +173,7 @@ def _text(description: Description) -> Iterator[str]:
         yield ""
         yield _title(role)
         yield f"  runs     {', '.join(role['runs']) or 'nothing'}"
+        yield from (f"  {what:<8} {role[what]}" for what in ("takes", "batches") if role[what])
         yield f"  home of  {_homes(role['home of'])}"
         yield "  program"
         yield from _indented(role["program"], "    ")
@@ -167,7 +212,8 @@ def _bundles(description: Description) -> dict[tuple[str, str, str, str], list[D
 
 def _title(role: Description) -> str:
     copies = f" x{role['replicas']}" if role["replicas"] > 1 else ""
-    return role["name"] + copies + (f" on {role['devices']} devices" if role["devices"] > 1 else "")
+    where = ", ".join(role["on"]) or (f"{role['devices']} devices" if role["devices"] > 1 else "")
+    return role["name"] + copies + (f" on {where}" if where else "")
 
 
 def _count(number: int, one: str, many: str = "") -> str:

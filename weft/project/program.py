@@ -96,11 +96,16 @@ class Program:
     outputs: dict[int, Value]
     steps: tuple[Step, ...]
     replica: Value
+    reads: frozenset[int] = frozenset()
+    """The leaves that a register gives at the start of every iteration."""
+    writes: frozenset[int] = frozenset()
+    """The leaves that go into a register at the end of every iteration."""
 
     @property
     def exchanges(self) -> bool:
         """Whether the program talks to any other party while it runs."""
-        return any(isinstance(step, Send | Recv | Merge) for step, _ in walk(self.steps))
+        steps = (step for step, _ in walk(self.steps))
+        return bool(self.reads or self.writes) or any(isinstance(step, Send | Recv | Merge) for step in steps)
 
     @property
     def interrupted(self) -> bool:

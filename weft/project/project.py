@@ -1,12 +1,12 @@
 """Projection: from one training loop and a layout to a program for each role.
 
 The passes, in order: trace the loop at each role's share of the environments; build its graph with the layout's roles;
-find who needs what; see how each crossing value is linked; draft each role's part; assemble messages and runs.
+find who needs what, and what comes through registers; see how each crossing value is linked; draft each role's part;
+assemble messages and runs.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 from weft.algorithm import Algorithm
 from weft.envs.timestep import Env
@@ -17,48 +17,12 @@ from weft.graph.trace import Trace, trace
 from weft.layout.layout import Layout, Role
 from weft.project.assemble import assemble
 from weft.project.emit import Key, draft
-from weft.project.links import Link, batch_axis, is_key, link
-from weft.project.needs import Needs, find_needs
+from weft.project.lanes import check_lanes, register_edges, with_registers
+from weft.project.links import Edge, Link, batch_axis, is_key, link
+from weft.project.needs import Needs
 from weft.project.program import Program
 from weft.project.varying import find_varying
-
-
-@dataclass(frozen=True, eq=False)
-class View:
-    """The loop as it looks at one batch size."""
-
-    trace: Trace
-    graph: Graph
-    needs: Needs
-
-    @cached_property
-    def values(self) -> dict[Key, Value]:
-        """Every value that can cross, by the call that makes it."""
-        return {
-            (node.key, i): value for node, _ in walk(self.graph) if node.key for i, value in enumerate(node.outputs)
-        }
-
-    @cached_property
-    def keys(self) -> dict[Value, Key]:
-        return {value: key for key, value in self.values.items()}
-
-    def crossings(self) -> dict[tuple[Key, str, str], int]:
-        """What crosses as (value's key, sender, receiver), with how often in the whole program."""
-        return dict(_crossings(self.graph, self.needs, self.keys, 1))
-
-
-@dataclass(frozen=True, eq=False)
-class Edge:
-    """One value that crosses between two roles."""
-
-    source: str
-    dest: str
-    name: str
-    times: int
-    """How often in one iteration."""
-    bytes: int
-    """Of one crossing, over all replicas of the receiver's side."""
-    link: Link
+from weft.project.views import View, check_agreement, make_view
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,11 +53,11 @@ def project(algo: Algorithm, env_of: Callable[[int], Env], layout: Layout, lengt
     whole = trace(algo, env_of(total), length)
     graph = build(whole, layout)
     by_shares = {
-        shares: _view(whole if shares == 1 else trace(algo, env_of(total // shares), length), layout, graph)
+        shares: make_view(whole if shares == 1 else trace(algo, env_of(total // shares), length), layout, graph)
         for shares in {role.shares for role in layout.roles}
     }
     views = {role.name: by_shares[role.shares] for role in layout.roles}
-    _check_agreement(views)
+    check_agreement(views)
     for view in views.values():
         _refuse_divided_draws(layout, view.graph, view.needs)
     axes = {role.name: _state_axes(whole, views[role.name].trace) for role in layout.roles}
@@ -102,8 +66,12 @@ def project(algo: Algorithm, env_of: Callable[[int], Env], layout: Layout, lengt
         varying.refuse_torn_state(role)
     linked = _Linked(layout, views, varying, total)
     drafts = [draft(role, views[role.name].graph, views[role.name].needs, linked.link) for role in layout.roles]
+    programs = with_registers(views, assemble(drafts))
+    if layout.taker is not None:
+        check_lanes(layout, layout.taker, programs, whole.state_names, axes)
     homes = _homes(next(iter(views.values())))
-    return Projection(layout, whole, views, assemble(drafts), linked.edges(length), homes, axes)
+    edges = (*linked.edges(length), *register_edges(layout, views, programs))
+    return Projection(layout, whole, views, programs, edges, homes, axes)
 
 
 def _check_shares(layout: Layout, total: int) -> None:
@@ -113,36 +81,8 @@ def _check_shares(layout: Layout, total: int) -> None:
                 f"num_envs={total} cannot be shared out evenly over {role.shares} replicas of {role.name}: "
                 f"make it a multiple of {role.shares}"
             )
-
-
-def _view(traced: Trace, layout: Layout, whole: Graph) -> View:
-    graph = build(traced, layout)
-    roles = tuple(role.name for role in layout.roles)
-    return View(traced, graph, find_needs(graph, roles, len(traced.state_names), traced.groups, _sizes(graph, whole)))
-
-
-def _sizes(graph: Graph, whole: Graph) -> dict[Value, int]:
-    """The bytes of values at the full number of environments, so that every view settles alike who makes what."""
-    pairs = list(zip(graph.inputs, whole.inputs, strict=True))
-    others = {node.key: node for node, _ in walk(whole) if node.key}
-    for node, _ in walk(graph):
-        if other := others.get(node.key):
-            pairs += zip(node.outputs, other.outputs, strict=False)
-            if node.body is not None and other.body is not None:
-                pairs += zip(node.body.inputs, other.body.inputs, strict=False)
-    return {value: same.bytes for value, same in pairs}
-
-
-def _check_agreement(views: dict[str, View]) -> None:
-    """The traces of all sizes must agree about what crosses; only shapes may differ."""
-    reference = next(iter(views.values()))
-    for view in views.values():
-        if view.crossings().keys() != reference.crossings().keys():
-            odd = sorted(f"{key[0]}[{key[1]}]" for key, _, _ in view.crossings().keys() ^ reference.crossings().keys())
-            raise WeftError(
-                f"the loop does different things with {reference.trace.batch} and with {view.trace.batch} environments "
-                f"({', '.join(odd[:4])} crosses in one only): make its structure independent of env.num_envs"
-            )
+    if layout.lanes and total % layout.lanes:
+        raise WeftError(f"num_envs={total} cannot be shared out evenly over {layout.lanes} lanes: make it a multiple")
 
 
 def _refuse_divided_draws(layout: Layout, graph: Graph, needs: Needs) -> None:
@@ -153,7 +93,7 @@ def _refuse_divided_draws(layout: Layout, graph: Graph, needs: Needs) -> None:
         elif node.role is None and any(is_key(value.aval) for value in node.inputs):
             for value in node.outputs:
                 who = [role for role in layout.roles if value in needs.needed[role.name]]
-                if not is_key(value.aval) and len({role.shares for role in who}) > 1:
+                if not is_key(value.aval) and len({role.copies for role in who}) > 1:
                     raise WeftError(
                         f"{value.name} draws from a random key outside any fragment, and {' and '.join(map(str, who))} "
                         "need the result: their replicas would draw different numbers; draw them inside a fragment"
@@ -170,21 +110,16 @@ def _homes(view: View) -> tuple[str, ...]:
                 out: crossings.get(inner, {}) for out, inner in zip(node.outputs, node.body.outputs, strict=True)
             }
     makers = view.needs.makers
-    return tuple(min(makers[out], key=lambda role: role in received.get(out, {})) for out in view.graph.outputs)
+    written = {leaf: role for role, leaves in view.needs.terms.written.items() for leaf in leaves}
+    return tuple(
+        written.get(index) or min(makers[out], key=lambda role: role in received.get(out, {}))
+        for index, out in enumerate(view.graph.outputs)
+    )
 
 
 def _state_axes(whole: Trace, part: Trace) -> tuple[int | None, ...]:
     pairs = zip(whole.state_names, whole.state_avals, part.state_avals, strict=True)
     return tuple(batch_axis(name, (a, b), (whole.batch, part.batch)) for name, a, b in pairs)
-
-
-def _crossings(graph: Graph, needs: Needs, keys: dict[Value, Key], times: int):
-    for node in graph.nodes:
-        for value in node.outputs:
-            for dest, source in needs.crossings.get(value, {}).items():
-                yield (keys[value], source, dest), times
-        if node.body is not None:
-            yield from _crossings(node.body, needs.bodies[node], keys, times * node.length)
 
 
 @dataclass
@@ -199,7 +134,7 @@ class _Varying:
     def __post_init__(self) -> None:
         self.flags: dict[str, dict[Value, bool]] = {role.name: {} for role in self.layout.roles}
         # A crossing's answer may depend on another role's, so repeat until nothing changes.
-        while any([self.refresh(role) for role in self.layout.roles if role.shares > 1]):
+        while any([self.refresh(role) for role in self.layout.roles if role.copies > 1]):
             pass
 
     def refresh(self, role: Role) -> bool:
@@ -224,7 +159,7 @@ class _Varying:
         return self.flags[role].get(self.views[role].values[key], False)
 
     def refuse_torn_state(self, role: Role) -> None:
-        if role.shares == 1:
+        if role.copies == 1:
             return
         view = self.views[role.name]
         names = view.trace.state_names
@@ -232,7 +167,7 @@ class _Varying:
             held = role.name in view.needs.makers[output]
             if held and axis is None and not is_key(output.aval) and self.flags[role.name].get(output, False):
                 raise WeftError(
-                    f"{name} would come to differ between the {role.shares} replicas of {role.name}: it has no batch "
+                    f"{name} would come to differ between the {role.copies} replicas of {role.name}: it has no batch "
                     "axis and what it is computed from differs; merge that with all_mean or all_sum"
                 )
 
@@ -248,9 +183,17 @@ class _Linked:
 
     def link(self, key: Key, source: str, dest: str) -> Link:
         values = self.views[source].values[key], self.views[dest].values[key]
-        varying = self.layout.role(source).shares > 1 and self.varying.at(source, key)
+        varying = self.layout.role(source).copies > 1 and self.varying.at(source, key)
         roles = self.layout.role(source), self.layout.role(dest)
-        return link(values[0].name, *roles, (values[0].aval, values[1].aval), batch=self.total, varying=varying)
+        avals = values[0].aval, values[1].aval
+        merge = self.merged(values[1], dest) if varying else ""
+        return link(values[0].name, *roles, avals, batch=self.total, varying=varying, merge=merge)
+
+    def merged(self, value: Value, dest: str) -> str:
+        """The operation by which a role merges a value from its lanes, if that is all it does with it."""
+        uses = [node for node, _ in walk(self.views[dest].graph) if value in node.inputs and node.role in (None, dest)]
+        operations = {node.name if node.kind == "merge" and node.role == dest else "" for node in uses}
+        return operations.pop() if len(operations) == 1 else ""
 
     def edges(self, length: int) -> tuple[Edge, ...]:
         crossings = next(iter(self.views.values())).crossings()
@@ -267,4 +210,4 @@ class _Linked:
         )
 
     def bytes(self, key: Key, dest: str) -> int:
-        return self.views[dest].values[key].bytes * self.layout.role(dest).shares
+        return self.views[dest].values[key].bytes * self.layout.role(dest).copies

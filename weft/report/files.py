@@ -4,8 +4,24 @@
         config.json          what was run, enough to run it again
         metrics.jsonl        one line for each iteration
         evals.jsonl          one line for each evaluation, if there were any
+        system.jsonl         one line about each second: where the time went, if there are several roles or replicas
         events.out.tfevents  the same for TensorBoard
         params.safetensors   the trained parameters
+
+With lanes, each line of `metrics.jsonl` has the `lag` of the work that was taken in that iteration, in the mean, and
+`lag_max`. A line of `system.jsonl` is about the seconds since the line before, and the last one, where `total` is true,
+about the whole run. Its names, for every role and for every edge from a role to another (see `weft.report.system`):
+
+    steps, seconds, total, over_s             when it was read, and how many seconds it is about
+    role/ROLE/computing, waiting, sending     shares of the time of all replicas together: they add up to 1
+    edge/FROM-to-TO/KIND/messages_per_s       KIND is stream, register, lanes (where messages are pieces of work that
+                         bytes_per_s          were taken), begin, merge, batch or report; each has the numbers that
+                                              say something about it
+                         depth, depth_max     what was sent and waits: at the moment, and the most
+                         sender_waits_s       seconds that all replicas of FROM together waited there
+                         receiver_waits_s     the same of TO
+    lag/mean, lag/max, lag/counts             of the work that was taken: how often each lag
+    batch/ROLE/counts                         how often so many calls were made as one
 
 >>> safe_name("ppo-gymnax:CartPole-v1")
 'ppo-gymnax-CartPole-v1'
@@ -26,13 +42,14 @@ import jax
 from weft.algorithm import Algorithm
 from weft.envs.world import World
 from weft.errors import WeftError
-from weft.report.logs import EvalLog, EventLog, MetricLog
+from weft.report.logs import EvalLog, EventLog, MetricLog, SystemLog
 from weft.report.update import Update
 from weft.version import VERSION
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
 EVALS = "evals.jsonl"
+SYSTEM = "system.jsonl"
 PARAMS = "params.safetensors"
 
 
@@ -42,21 +59,22 @@ class RunFolder:
     def __init__(self, path: Path, config: Mapping[str, Any]):
         self.path = path
         self._config = config
-        self._logs: tuple[MetricLog, EvalLog, EventLog] | None = None
+        self._logs: tuple[MetricLog | EvalLog | SystemLog | EventLog, ...] = ()
 
     def __call__(self, update: Update) -> None:
-        if self._logs is None:
+        if not self._logs:
             self.path.mkdir(parents=True, exist_ok=True)
             write_config(self.path / CONFIG, self._config)
-            self._logs = (MetricLog(self.path / METRICS), EvalLog(self.path / EVALS), EventLog(self.path))
+            lines = (MetricLog(self.path / METRICS), EvalLog(self.path / EVALS), SystemLog(self.path / SYSTEM))
+            self._logs = (*lines, EventLog(self.path))
         for log in self._logs:
             log(update)
 
     def close(self) -> None:
         """Flush and close the logs; closing twice is harmless."""
-        for log in self._logs or ():
+        for log in self._logs:
             log.close()
-        self._logs = None
+        self._logs = ()
 
 
 def choose_folder(out: str | Path | None, *, algo: str, env: str, root: str | Path = "runs") -> Path:

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from tensorboardX import SummaryWriter
 
+from weft.report.system import System, flat
 from weft.report.update import Update
 
 
@@ -72,6 +73,23 @@ class EvalLog:
         """Nothing is kept open."""
 
 
+class SystemLog:
+    """Writes a JSON line for each reading of where the time goes; there is no file before the first."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def __call__(self, update: Update) -> None:
+        for total, system in enumerate((update.system, update.total)):
+            if system is not None:
+                when = {"steps": update.steps, "seconds": update.seconds, "total": bool(total)}
+                with open(self._path, "a", encoding="utf-8") as file:
+                    file.write(json.dumps({**when, "over_s": system.seconds, **flat(system)}) + "\n")
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+
 class EventLog:
     """Writes TensorBoard events, against environment steps."""
 
@@ -85,6 +103,16 @@ class EventLog:
                     self._writer.add_scalar(name, mean, row.steps)
         for played in update.evaluations:
             self._writer.add_scalar("eval_return", played.return_mean, played.steps)
+        if update.system is not None:
+            self._add_system(update.system, update.steps)
+
+    def _add_system(self, system: System, steps: int) -> None:
+        for name, number in flat(system).items():
+            if not isinstance(number, dict):
+                self._writer.add_scalar(f"system/{name}", number, steps)
+        if system.lag is not None:
+            counts = system.lag.counts
+            self._writer.add_histogram("system/lag", np.repeat(list(counts), list(counts.values())), steps)
 
     def close(self) -> None:
         self._writer.close()

@@ -6,7 +6,7 @@ Both write to standard error, so that standard output stays free for results.
 >>> update = Update(50, 200, 102_400, 2.0, {"episode_return": (np.array([900.0]), np.array([4.0]))})
 >>> returns = Returns()
 >>> returns(update)
->>> status(update, returns)
+>>> status(update, returns, None)
 '102,400 steps  51.2 k steps/s  return 225.0  4 episodes  0:00:06 left'
 """
 
@@ -18,9 +18,14 @@ from typing import Protocol, Self, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn
 from rich.progress import Progress as Bar
+from rich.table import Column
 
 from weft.report.returns import Returns
+from weft.report.system import System
 from weft.report.update import Update
+
+# The width from which a terminal has room for a bar; what is said may take two lines.
+WIDE = 120
 
 
 class Progress(Protocol):
@@ -45,13 +50,14 @@ class LiveProgress:
         columns = (
             SpinnerColumn(),
             TextColumn("{task.description}"),
-            BarColumn(24),
-            TextColumn("{task.fields[status]}"),
+            *([BarColumn(24)] if console.width >= WIDE else []),
+            TextColumn("{task.fields[status]}", table_column=Column(overflow="fold")),
         )
         self._bar = Bar(*columns, console=console, refresh_per_second=4)
         self._task = self._bar.add_task(title, total=None, status="compiling")
         self._started = False
         self._returns = Returns()
+        self._system: System | None = None
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -60,7 +66,8 @@ class LiveProgress:
     def __call__(self, update: Update) -> None:
         self._started = True
         self._returns(update)
-        text = status(update, self._returns)
+        self._system = update.total or update.system or self._system
+        text = status(update, self._returns, self._system)
         self._bar.update(self._task, total=update.iterations, completed=update.iteration, status=text)
 
     def __exit__(self, *error: object) -> None:
@@ -75,6 +82,7 @@ class PlainProgress:
     def __init__(self, title: str, stream: TextIO, every: float = 5.0):
         self._title, self._stream, self._every = title, stream, every
         self._returns = Returns()
+        self._system: System | None = None
         self._next = 0.0
 
     def __enter__(self) -> Self:
@@ -82,21 +90,26 @@ class PlainProgress:
 
     def __call__(self, update: Update) -> None:
         self._returns(update)
+        self._system = update.total or update.system or self._system
         if time.monotonic() >= self._next or update.iteration == update.iterations:
             self._next = time.monotonic() + self._every
-            print(f"{self._title}  {status(update, self._returns)}", file=self._stream, flush=True)
+            print(f"{self._title}  {status(update, self._returns, self._system)}", file=self._stream, flush=True)
 
     def __exit__(self, *error: object) -> None:
         pass
 
 
-def status(update: Update, returns: Returns) -> str:
-    """How far the run is, in one line."""
+def status(update: Update, returns: Returns, system: System | None) -> str:
+    """How far the run is, in one line; `system` is the last reading of where the time goes."""
     parts = [f"{update.steps:,} steps", f"{rate(update.steps / max(update.seconds, 1e-9))} steps/s"]
     if returns.return_mean is not None:
         parts += [f"return {returns.return_mean:.1f}", f"{returns.episodes:,} episodes"]
     if returns.evaluated is not None:
         parts += [f"evaluated {returns.evaluated:.1f}"]
+    if system is not None and system.lag is not None:
+        parts += [f"lag {system.lag.mean:.1f} (max {system.lag.max})"]
+    if system is not None and system.bottleneck is not None:
+        parts += [f"bottleneck {system.bottleneck.role} {100 * system.bottleneck.computing:.0f} %"]
     left = update.seconds * (update.iterations - update.iteration) / update.iteration
     return "  ".join([*parts, f"{timedelta(seconds=round(left))} left"])
 

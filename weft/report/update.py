@@ -7,6 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
+from weft.report.system import System
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -45,6 +47,10 @@ class Update:
     """By name: the totals and the counts, one row for each iteration since the last update."""
     evaluations: tuple[Evaluation, ...] = ()
     """Those that have come back since the last update."""
+    system: System | None = None
+    """Where the time went since the last reading: about once a second where there are several roles or replicas."""
+    total: System | None = None
+    """The same over the whole run, at its end."""
 
 
 class Observer(Protocol):

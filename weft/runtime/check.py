@@ -1,4 +1,7 @@
-"""Proving that a layout changes nothing: run it and the fused program from one seed, and compare every bit.
+"""Proving that a layout changes nothing: run it and another from one seed, and compare every bit.
+
+The other is the fused program. A layout with lanes is compared with its own roles in step: with `max_lag=0` and all
+lanes taken nothing is left of its asynchrony.
 
 Fragments are fenced by optimisation barriers in both runs, so that the compiler cannot round differently across a
 boundary that only one of them has. Training has no such fences.
@@ -12,6 +15,7 @@ import numpy as np
 
 from weft.algorithm import Algorithm
 from weft.host import own_objects
+from weft.layout.catalogue import parse
 from weft.layout.layout import Layout
 from weft.project.links import is_key
 from weft.runtime.driver import EnvSpec, Plan
@@ -30,9 +34,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A layout's state beside the fused one, leaf by leaf."""
+    """A layout's state beside another's, leaf by leaf."""
 
     layout: str
+    against: str
     iterations: int
     leaves: tuple[Difference, ...]
 
@@ -42,7 +47,7 @@ class Comparison:
 
     def table(self) -> str:
         """`identical`, or the leaves that differ."""
-        after = f"{self.layout} and fused after {self.iterations} iterations"
+        after = f"{self.layout} and {self.against} after {self.iterations} iterations"
         if self.identical:
             return f"identical: {after}, all {len(self.leaves)} leaves of the state, bit for bit"
         rows = [
@@ -56,13 +61,24 @@ class Comparison:
         return "\n".join([f"different: {after}", *lines])
 
 
-def check(algo: Algorithm, env: EnvSpec, *, layout: Layout | str, iterations: int = 10, seed: int = 0) -> Comparison:
-    """Run a layout and the fused program from one seed and compare their states."""
-    ends = [_end(Plan.of(algo, env, each), iterations, seed) for each in ("fused", layout)]
+def check(
+    algo: Algorithm,
+    env: EnvSpec,
+    *,
+    layout: Layout | str,
+    against: Layout | str | None = None,
+    iterations: int = 10,
+    seed: int = 0,
+) -> Comparison:
+    """Run a layout and another (the fused one, or its own roles in step) from one seed and compare their states."""
+    layout = parse(layout) if isinstance(layout, str) else layout
+    against = against or (layout.synchronous() if layout.lanes else "fused")
+    against = parse(against) if isinstance(against, str) else against
+    ends = [_end(Plan.of(algo, env, each), iterations, seed) for each in (against, layout)]
     names = ["state" + jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(ends[0])[0]]
     leaves = zip(names, *map(jax.tree.leaves, ends), strict=True)
-    label = layout if isinstance(layout, str) else layout.name
-    return Comparison(label, iterations, tuple(compare_leaf(name, ours, theirs) for name, ours, theirs in leaves))
+    compared = tuple(compare_leaf(name, theirs, ours) for name, theirs, ours in leaves)
+    return Comparison(layout.name, against.name, iterations, compared)
 
 
 def _end(plan: Plan, iterations: int, seed: int) -> Any:

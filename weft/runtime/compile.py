@@ -8,35 +8,47 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from weft.graph.graph import Value
 from weft.project.donation import find_donations
 from weft.project.program import Program, Run
-from weft.runtime.devices import AXIS, device_mesh
+from weft.runtime.devices import AXIS, Devices
 from weft.runtime.evaluate import Context, apply
 
 # For exact comparison. On CPUs XLA drops optimisation barriers before it fuses, and LLVM then contracts a product and a
 # sum into one operation that rounds once, or not, as the fusion falls. Without its optimiser it rounds as written.
 EXACT = {"cpu": {"xla_backend_optimization_level": 0}}
 
+ONE_DEVICE = Devices()
 
-def compile_runs(program: Program, context: Context) -> dict[Run, Callable[..., Any]]:
+
+def compile_runs(program: Program, context: Context, devices: Devices = ONE_DEVICE) -> dict[Run, Callable[..., Any]]:
     """An executable for every run of a program, which overwrites those of its inputs that nobody needs any more."""
-    mesh = device_mesh(context.devices) if context.devices > 1 else None
     donated = find_donations(program)
-    options = EXACT.get(jax.default_backend()) if context.barriers else None
-    return {run: lower_run(run, context, donate, mesh).compile(options) for run, donate in donated.items()}
+    options = compiler_options(context)
+    return {run: lower_run(run, context, donate, devices).compile(options) for run, donate in donated.items()}
 
 
-def lower_run(run: Run, context: Context, donate: frozenset[Value] = frozenset(), mesh: Mesh | None = None) -> Any:
+def compiler_options(context: Context) -> dict[str, Any] | None:
+    """What XLA must be told."""
+    return EXACT.get(jax.default_backend()) if context.barriers else None
+
+
+def lower_run(run: Run, context: Context, donate: frozenset[Value] = frozenset(), devices: Devices = ONE_DEVICE) -> Any:
     """A run as a lowered JAX program."""
-    function = run_function(run, context)
+    function, mesh = run_function(run, context), devices.mesh
     donated = tuple(i for i, value in enumerate(run.inputs) if value in donate)
-    avals = [jax.ShapeDtypeStruct(value.shape, value.aval.dtype) for value in run.inputs]
+    leading = () if mesh is None else (mesh.size,)
+    avals = [
+        jax.ShapeDtypeStruct((*leading, *value.shape), value.aval.dtype, sharding=devices.sharding)
+        for value in run.inputs
+    ]
     if mesh is not None:
-        function, avals = _over_devices(function, mesh), [_stacked(aval, mesh) for aval in avals]
-    return jax.jit(function, donate_argnums=donated, keep_unused=True).lower(*avals)
+        function = _over_devices(function, mesh)
+    # Where it is must be said of its results too, for a run may have no inputs.
+    placed: dict[str, Any] = {"out_shardings": devices.sharding} if devices.places else {}
+    return jax.jit(function, donate_argnums=donated, keep_unused=True, **placed).lower(*avals)
 
 
 def run_function(run: Run, context: Context) -> Callable[..., list[Any]]:
@@ -59,8 +71,3 @@ def _over_devices(function: Callable[..., list[Any]], mesh: Mesh) -> Callable[..
     spec = PartitionSpec(AXIS)
     # Which values agree over devices is checked by weft's own analysis, for every layout alike.
     return jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
-
-
-def _stacked(aval: Any, mesh: Mesh) -> Any:
-    shape = (mesh.size, *aval.shape)
-    return jax.ShapeDtypeStruct(shape, aval.dtype, sharding=NamedSharding(mesh, PartitionSpec(AXIS)))

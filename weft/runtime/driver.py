@@ -23,12 +23,17 @@ from weft.layout.layout import Layout
 from weft.metrics import Mean
 from weft.project.project import Projection, project
 from weft.report.returns import Returns
+from weft.report.system import Lag, System
 from weft.report.update import Evaluation, Observer, Update
 from weft.runtime.devices import run_inline
 from weft.runtime.local import Local
+from weft.runtime.meter import Meter
 from weft.runtime.once import compile_once
 
 ENGINES = {"local": Local}
+
+# Seconds between readings of where the time goes.
+READING = 1.0
 
 
 class Diverged(WeftError):
@@ -56,8 +61,15 @@ class Result:
     """Episodes given up because their environment failed and was started again."""
     evaluation: float | None = None
     """The mean return of the last evaluation, if there were any."""
+    system: System | None = field(default=None, repr=False)
+    """Where the time went, if there were several roles or replicas."""
     out: Path | None = None
     """The run's folder, if it has one."""
+
+    @property
+    def lag(self) -> Lag | None:
+        """How late the work was that was taken, if the layout has lanes."""
+        return self.system and self.system.lag
 
 
 @dataclass(frozen=True)
@@ -120,7 +132,8 @@ def train(
         for compiled_engine, times in engines:
             reporter.begun = reporter.done
             length = compiled_engine.projection.whole.length
-            state = compiled_engine.run(state, times, partial(reporter, length), partial(reporter.due, length))
+            watch, due = partial(reporter, length), partial(reporter.due, length)
+            state = compiled_engine.run(state, times, watch, due, reporter.meter)
         jax.block_until_ready(state)
         ended = time.perf_counter()
         _refuse_nan(state)
@@ -141,6 +154,7 @@ def train(
         state=state,
         episodes_dropped=returns.dropped,
         evaluation=evaluations.last,
+        system=reporter.total,
     )
 
 
@@ -156,6 +170,13 @@ class Reporter:
     done: int = 0
     begun: int = 0
     """Iterations done before the engine at work began."""
+    meter: Meter = field(default_factory=Meter)
+    total: System | None = None
+    """Where the time went in all, once the run is over."""
+    next_reading: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.next_reading = time.perf_counter() + READING
 
     def __call__(self, iterations: int, metrics: dict[str, Mean], state: Any) -> None:
         rows = {name: (np.asarray(mean.total), np.asarray(mean.count)) for name, mean in metrics.items()}
@@ -163,7 +184,17 @@ class Reporter:
         self.refuse_nan(rows)
         if state is not None:
             self.evaluations.send(self.done * self.steps_per_iteration, state)
-        self.tell(rows, self.evaluations.results())
+        self.tell(rows, self.evaluations.results(), self.read())
+
+    def read(self) -> System | None:
+        """Where the time went since the last reading, if it is time for another."""
+        last, now = self.done == self.iterations, time.perf_counter()
+        if self.meter.trivial or (now < self.next_reading and not last):
+            return None
+        self.next_reading = now + READING
+        system, total = self.meter.read()
+        self.total = total if last else None
+        return system
 
     def due(self, length: int, number: int) -> bool:
         """Whether the state is to be evaluated after pass `number`, of `length` iterations each."""
@@ -174,12 +205,18 @@ class Reporter:
     def finish(self) -> None:
         """Wait for the evaluations that are still under way."""
         if late := self.evaluations.finish():
-            self.tell({}, late)
+            self.tell({}, late, None)
 
-    def tell(self, rows: dict[str, tuple[np.ndarray, np.ndarray]], evaluations: tuple[Evaluation, ...]) -> None:
+    def tell(
+        self,
+        rows: dict[str, tuple[np.ndarray, np.ndarray]],
+        evaluations: tuple[Evaluation, ...],
+        system: System | None,
+    ) -> None:
         seconds = time.perf_counter() - self.started
         steps = self.done * self.steps_per_iteration
-        update = Update(self.done, self.iterations, steps, seconds, rows, evaluations)
+        total = self.total if system else None
+        update = Update(self.done, self.iterations, steps, seconds, rows, evaluations, system, total)
         for observer in self.observers:
             observer(update)
 

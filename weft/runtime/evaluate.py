@@ -42,12 +42,25 @@ def _split(params: dict[str, Any], context: Context, value: Any) -> Sequence[Any
     return jnp.split(value, params["parts"], axis=params["axis"])
 
 
+def sum_of(parts: Sequence[Any]) -> Any:
+    """The sum of arrays, first to last: the same bits wherever replicas are merged."""
+    return sum(parts[1:], start=parts[0])
+
+
+def mean_of(parts: Sequence[Any]) -> Any:
+    """The mean of arrays, in the same order."""
+    return sum_of(parts) / jnp.asarray(len(parts), parts[0].dtype)
+
+
+MERGES: dict[str, Callable[[Sequence[Any]], Any]] = {"mean": mean_of, "sum": sum_of}
+
 RULES: dict[str, Callable[..., Sequence[Any]]] = {
     "equation": _equation,
     "constant": lambda params, context, value: [jnp.asarray(value)],
     "index": lambda params, context, stack, step: [lax.dynamic_index_in_dim(stack, step, keepdims=False)],
     "split": _split,
     "join": lambda params, context, *parts: [jnp.concatenate(parts, axis=params["axis"])],
+    "merge": lambda params, context, *parts: [MERGES[params["operation"]](parts)],
     "fold": lambda params, context, key, index: [fold(key, _replica(context, index))],
 }
 

@@ -24,7 +24,7 @@ from weft.layout.layout import Layout, Role
 from weft.project.assemble import assemble
 from weft.project.emit import draft
 from weft.project.links import Link
-from weft.project.needs import find_needs
+from weft.project.needs import Terms, find_needs
 from weft.project.program import Program
 from weft.runtime.compile import compile_runs
 from weft.runtime.evaluate import Context
@@ -52,7 +52,7 @@ def compile_once(function: Callable[..., Any], *args: Any) -> Callable[..., Any]
 def _program(closed: Any) -> Program:
     inputs, outputs = (tuple(f"{what}[{i}]" for i in range(len(avals))) for what, avals in _sides(closed))
     graph = lift(closed, inputs, Layout(ROLE))
-    needs = find_needs(graph, (ROLE.name,), 0, outputs, {})
+    needs = find_needs(graph, (ROLE.name,), 0, outputs, Terms())
     program = assemble([draft(ROLE, graph, needs, lambda key, source, dest: Link("pair"))])[ROLE.name]
     # No output is the next value of an input, so none may have the number of one.
     return replace(program, outputs={len(inputs) + index: value for index, value in program.outputs.items()})

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from weft.layout.layout import Role
 from weft.project.links import is_key
@@ -42,17 +41,13 @@ def gather(projection: Projection, ends: Outputs) -> Any:
     for leaf in range(projection.whole.state_tree.num_leaves):
         role, parts = _parts(projection, ends, leaf)
         axis = projection.axes[role.name][leaf]
-        leaves.append(jnp.asarray(parts[0]) if axis is None or len(parts) == 1 else jnp.concatenate(parts, axis=axis))
+        leaves.append(jnp.asarray(parts[0]) if axis is None or len(parts) == 1 else _joined(parts, axis))
     return jax.tree.unflatten(projection.whole.state_tree, leaves)
 
 
-def gather_metrics(projection: Projection, outputs: Outputs) -> Any:
-    """The metrics, added up over replicas: a tree of arrays with one entry for each iteration."""
-    tree = projection.whole
-    first = tree.state_tree.num_leaves
-    indices = range(first, first + tree.metric_tree.num_leaves)
-    parts = jax.device_get([_parts(projection, outputs, index)[1] for index in indices])
-    return jax.tree.unflatten(tree.metric_tree, [np.sum(each, axis=0) for each in parts])
+def _joined(parts: list[Any], axis: int) -> Any:
+    """One array from parts that may be on different devices."""
+    return jnp.concatenate([jax.device_put(part, jax.devices()[0]) for part in parts], axis=axis)
 
 
 def _parts(projection: Projection, outputs: Outputs, index: int) -> tuple[Role, list[Any]]:
@@ -64,14 +59,14 @@ def _parts(projection: Projection, outputs: Outputs, index: int) -> tuple[Role, 
 
 def _replica_leaves(projection: Projection, role: Role, index: int, leaves: list[Any]) -> list[Any]:
     wanted, axes = projection.programs[role.name].inputs, projection.axes[role.name]
-    if role.shares == 1:
-        return copied([leaves[leaf] for leaf in wanted])
+    spread = Devices.of(projection.layout, role, index).spread
+    if role.copies == 1:
+        return [spread([leaf]) for leaf in copied([leaves[leaf] for leaf in wanted])]
     shares = range(index * role.devices, (index + 1) * role.devices)
-    spread = Devices(role.devices).spread
     return [spread([_share(leaves[leaf], axes[leaf], role, share) for share in shares]) for leaf in wanted]
 
 
 def _share(leaf: Any, axis: int | None, role: Role, share: int) -> Any:
     if axis is not None:
-        return jnp.split(leaf, role.shares, axis=axis)[share]
+        return jnp.split(leaf, role.copies, axis=axis)[share]
     return fold(leaf, share) if is_key(leaf) else jnp.copy(leaf)

@@ -8,17 +8,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
-from typing import Any
+from typing import Any, Protocol
 
 import jax.numpy as jnp
 
 from weft.graph.graph import Value
 from weft.project.program import Host, Loop, Merge, Program, Recv, Run, Send, Step
-from weft.runtime.channel import Meeting, Stream
+from weft.runtime.channel import Clock, Meeting
 from weft.runtime.devices import Devices
 
 Act = Callable[[], None]
 Slots = dict[Value, Any]
+
+
+class End(Protocol):
+    """A strand's end of a stream; `place` is where the receiver is, if that is said."""
+
+    @property
+    def place(self) -> Devices | None: ...
+    def put(self, item: Any) -> None: ...
+    def get(self) -> Any: ...
 
 
 @dataclass
@@ -27,12 +36,18 @@ class Strand:
 
     program: Program
     index: int
-    executables: Mapping[Run, Callable[..., Any]]
-    sends: Mapping[Send, tuple[Stream, ...]]
-    receives: Mapping[Recv, tuple[Stream, ...]]
+    executables: dict[Run, Callable[..., Any]]
+    sends: Mapping[Send, tuple[End, ...]]
+    receives: Mapping[Recv, tuple[End, ...]]
     meetings: Mapping[Merge, Meeting]
     devices: Devices = field(default_factory=Devices)
     slots: Slots = field(default_factory=dict)
+    served: int = 1
+    """The lanes that this strand may choose from."""
+    chosen: Sequence[int] = (0,)
+    """Those of them that it is with in this iteration: its streams are in their order."""
+    lags: Sequence[int] = ()
+    """How late the work is that it took into this iteration."""
 
     @property
     def name(self) -> str:
@@ -40,6 +55,9 @@ class Strand:
 
     def __post_init__(self) -> None:
         self.slots[self.program.replica] = self.devices.everywhere(jnp.int32(self.index))
+        self.life, self.sending = Clock(self.name), Clock(self.name)
+        self.clocks = {place: Clock(self.name) for place in ("begin", "batch", "report")}
+        self.iterations = 0
 
     @cached_property
     def acts(self) -> list[Act]:
@@ -47,6 +65,7 @@ class Strand:
 
     def iterate(self, state: Mapping[int, Any]) -> dict[int, Any]:
         """Go through the program once: from leaves of the state to outputs."""
+        self.iterations += 1
         self.slots.update({self.program.inputs[leaf]: array for leaf, array in state.items()})
         for act in self.acts:
             act()
@@ -65,7 +84,7 @@ class Strand:
         return self.calling(self.devices.each(step.call), step)
 
     def merge(self, step: Merge) -> Act:
-        return self.calling(lambda *inputs: self.meetings[step].join(self.index, self.name, list(inputs)), step)
+        return self.calling(lambda *inputs: self.meetings[step].join(self.index, list(inputs)), step)
 
     def calling(self, function: Callable[..., Iterable[Any]], step: Run | Host | Merge) -> Act:
         slots, read, outputs = self.slots, reading(step.inputs), step.outputs
@@ -76,23 +95,50 @@ class Strand:
         return act
 
     def send(self, step: Send) -> Act:
-        slots = self.slots
+        """All parts, device by device, shared out evenly over the streams of the chosen lanes."""
+        slots, streams = self.slots, self.sends[step]
         parts = [reading([value for value in part if value is not None]) for part in step.parts]
 
         def act() -> None:
-            for stream, read in zip(self.sends[step], parts, strict=True):
-                stream.put(read(slots))
+            messages = self.by_device([read(slots) for read in parts])
+            ends = self.among(streams)
+            each = len(messages) // len(ends)
+            self.sending.start()
+            copies: dict[Any, Any] = {}
+            for number, end in enumerate(ends):
+                message = messages[number * each : (number + 1) * each]
+                end.put([_brought(part, end.place, copies) for part in message] if end.place else message)
+            self.sending.stop()
 
         return act
 
     def receive(self, step: Recv) -> Act:
+        """All parts, stream by stream, shared out evenly over the devices."""
+        slots, streams, count, spread = self.slots, self.receives[step], self.devices.count, self.devices.spread
+
         def act() -> None:
-            for stream, part in zip(self.receives[step], step.parts, strict=True):
-                for value, array in zip(part, stream.get(), strict=True):
+            parts = [part for end in self.among(streams) for part in end.get()]
+            each = len(parts) // count
+            for number, values in enumerate(step.parts):
+                for value, *arrays in zip(values, *parts[number::each], strict=True):
                     if value is not None:
-                        self.slots[value] = array
+                        slots[value] = spread(arrays)
 
         return act
+
+    def by_device(self, parts: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """The parts of a message that each device has, one device after the other."""
+        if self.devices.count == 1:
+            return parts
+        split = [list(zip(*map(self.devices.parts, values), strict=True)) for values in parts]
+        return [part for device in zip(*split, strict=True) for part in device]
+
+    def among(self, ends: tuple[End, ...]) -> tuple[End, ...]:
+        """Of the streams to all lanes, those of the chosen ones."""
+        each = len(ends) // self.served
+        if len(self.chosen) == self.served:
+            return ends
+        return tuple(end for lane in self.chosen for end in ends[lane * each : (lane + 1) * each])
 
     def loop(self, step: Loop) -> Act:
         slots, body, counter = self.slots, self.prepare(step.body), self.counter(step)
@@ -123,6 +169,14 @@ class Strand:
         return numbers[::-1] if step.reverse else numbers
 
     actions = {Run: run, Send: send, Recv: receive, Merge: merge, Host: host, Loop: loop}
+
+
+def _brought(part: tuple[Any, ...], place: Devices, copies: dict[Any, Any]) -> tuple[Any, ...]:
+    """A part of a message at its place; what several receivers there get is copied once."""
+    for array in part:
+        if (id(array), place) not in copies:
+            copies[id(array), place] = place.bring(array)
+    return tuple(copies[id(array), place] for array in part)
 
 
 def reading(values: Sequence[Value]) -> Callable[[Slots], tuple[Any, ...]]:

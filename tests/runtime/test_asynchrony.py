@@ -1,0 +1,284 @@
+"""Runs with lanes and registers: nothing lost, nothing doubled, nobody late, and they end like any other."""
+
+import _thread
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.toys import assert_same, on, plain, projected, start_of, toy
+from weft import Layout, Role, all_mean, all_sum
+from weft.errors import WeftError
+from weft.host import host_call, new_token
+from weft.metrics import Mean
+from weft.runtime.channel import Stuck
+from weft.runtime.devices import Devices
+from weft.runtime.local import Local, RoleFailed, Session
+
+FOREVER = 10**6
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) <= before
+
+
+def lanes(actors: int = 4, take: int = 1, max_lag: int | None = None, learners: int = 1, **options: Any) -> Layout:
+    return Layout(
+        Role("actor", ("act",), replicas=actors, **options),
+        Role("learner", ("learn",), take=take, replicas=learners),
+        registers=[("learner", "actor")],
+        max_lag=max_lag,
+    )
+
+
+def counting(act: Any = lambda net, rows: rows + 1 + 0 * net, merge: Any = all_sum, num_envs: int = 4) -> Any:
+    """Every environment counts its steps; the net is the sum of all numbers that ever came to the learner."""
+
+    def start(env: Any) -> Any:
+        return {"net": jnp.float32(0), "rows": jnp.zeros(env.num_envs), "seen": jnp.float32(0)}
+
+    def loop(s: Any) -> Any:
+        rows = on("act", act)(s["net"], s["rows"])
+        net, seen = on("learn", lambda net, seen, rows: (net + merge(rows.sum()), seen + 1))(s["net"], s["seen"], rows)
+        return {"net": net, "rows": rows, "seen": seen}, {"rows": Mean.of(rows)}
+
+    return toy(start, loop, num_envs=num_envs)
+
+
+def triangle(rows: Any) -> float:
+    """The sum of all numbers that were counted up to these."""
+    rows = np.asarray(rows)
+    return float((rows * (rows + 1) / 2).sum())
+
+
+@pytest.mark.parametrize(
+    ("layout", "updates"),
+    [
+        (lanes(4, 1), 4),
+        (lanes(4, 2), 2),
+        (lanes(4, 4), 1),
+        (lanes(4, 1, max_lag=0), 4),
+        (lanes(4, 2, max_lag=1), 2),
+        (lanes(4, 1, learners=2), 2),
+        (lanes(4, 2, learners=2, max_lag=3), 1),
+        (lanes(2, 1), 2),
+        (lanes(1, 1), 1),
+    ],
+    ids=lambda value: str(value),
+)
+def test_all_work_is_taken_exactly_once(layout: Layout, updates: int) -> None:
+    algo, times, rows = counting(), 25, []
+    engine = Local(projected(algo, layout), limit=20.0)
+    end = engine.run(start_of(algo), times, lambda metrics, state: rows.append(metrics["rows"]))
+    assert end["rows"].sum() == 4 * times
+    assert end["net"] == triangle(end["rows"])
+    assert end["seen"] == updates * times
+    assert len(rows) == times and sum(row.count[0] for row in rows) == 4 * times
+    assert sum(row.total[0] for row in rows) == triangle(end["rows"])
+
+
+@pytest.mark.parametrize("max_lag", [0, 1, 2])
+@pytest.mark.parametrize(("actors", "take"), [(4, 1), (4, 2), (4, 4), (1, 1)])
+def test_no_update_is_further_from_its_data_than_the_bound(actors: int, take: int, max_lag: int) -> None:
+    def start(env: Any) -> Any:
+        return {"net": jnp.int32(0), "rows": jnp.zeros(env.num_envs, jnp.int32), "lag": jnp.int32(0)}
+
+    def loop(s: Any) -> Any:
+        rows = on("act", lambda net, rows: rows * 0 + net)(s["net"], s["rows"])
+
+        def learn(net: Any, lag: Any, rows: Any) -> Any:
+            return net + 1, jnp.maximum(lag, net - rows.min())
+
+        net, lag = on("learn", learn)(s["net"], s["lag"], rows)
+        return {"net": net, "rows": rows, "lag": lag}
+
+    algo = toy(start, loop)
+    end = Local(projected(algo, lanes(actors, take, max_lag)), limit=20.0).run(start_of(algo), 40)
+    assert end["net"] == 40 * actors // take
+    assert end["lag"] <= max_lag
+
+
+@pytest.mark.parametrize("actors", [1, 2, 4])
+def test_with_no_lag_and_all_taken_nothing_differs(actors: int) -> None:
+    algo = counting(lambda net, rows: jnp.mod(rows + net, 7))
+    end = Local(projected(algo, lanes(actors, actors, max_lag=0)), limit=20.0).run(start_of(algo), 10)
+    assert_same(end, plain(algo, 10)[0])
+
+
+def test_a_slow_lane_does_less_than_the_others() -> None:
+    algo = slow(lambda names: 0.02 if 0 in names else 0.001)
+    end = Local(projected(algo, lanes(4, 1)), limit=20.0).run(start_of(algo), 50)
+    assert end["rows"].sum() == 200 and end["rows"][0] < end["rows"][1:].min()
+
+
+def slow(seconds: Any, work: Any = lambda: None) -> Any:
+    """Host code in every lane: it is told which rows it has."""
+
+    def start(env: Any) -> Any:
+        names = jnp.arange(env.num_envs, dtype=jnp.int32)
+        return {
+            "net": jnp.float32(0),
+            "names": names,
+            "rows": jnp.zeros(env.num_envs),
+            "token": new_token(env.num_envs),
+        }
+
+    def loop(s: Any) -> Any:
+        def step(token: Any, names: Any, rows: Any) -> Any:
+            work()
+            time.sleep(seconds(names.tolist()))
+            return rows + 1
+
+        token, rows = host_call(step, jax.typeof(s["rows"]), s["token"], s["names"], s["rows"], name="act")
+        net = on("learn", lambda net, rows: net + rows.sum())(s["net"], rows)
+        return {"net": net, "names": s["names"], "rows": rows, "token": token}
+
+    return toy(start, loop)
+
+
+def test_an_error_in_a_lane_is_named_and_ends_the_run_at_once() -> None:
+    calls = iter(range(FOREVER))
+
+    def fail() -> None:
+        if next(calls) == 30:
+            raise ValueError("no such luck")
+
+    began = time.monotonic()
+    with pytest.raises(RoleFailed, match=r"role actor\[\d\] failed: ValueError: no such luck"):
+        algo = slow(lambda names: 0.001, fail)
+        Local(projected(algo, lanes(4, 2))).run(start_of(algo), FOREVER)
+    assert time.monotonic() - began < 10
+
+
+def test_an_interrupt_ends_the_run_within_a_second() -> None:
+    algo = slow(lambda names: 0.001)
+    engine, state = Local(projected(algo, lanes(4, 1, max_lag=1))), start_of(algo)
+    stopped: list[float] = []
+
+    def stop(metrics: Any, state: Any) -> None:
+        if not stopped:
+            stopped.append(time.monotonic())
+            _thread.interrupt_main()
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.run(state, FOREVER, stop)
+    assert time.monotonic() - stopped[0] < 1
+
+
+def test_a_lane_that_never_comes_is_named() -> None:
+    algo = slow(lambda names: 2.0 if 3 in names else 0.0)
+    with pytest.raises(RoleFailed, match=r"learner\[0\] .*for 4 of its 4 lanes \(not ready: actor\[3\]\)"):
+        Local(projected(algo, lanes(4, 4)), limit=0.3).run(start_of(algo), FOREVER)
+    time.sleep(2.0)
+
+
+def test_states_are_handed_out_on_the_way_and_at_the_end() -> None:
+    algo, seen = slow(lambda names: 0.002), []
+    engine = Local(projected(algo, lanes(4, 1)), limit=20.0)
+    end = engine.run(start_of(algo), 40, lambda _, state: seen.append(state), lambda number: number % 10 == 0)
+    states = [state for state in seen if state is not None]
+    assert len(states) >= 3 and seen[-1] is not None
+    totals = [float(state["rows"].sum()) for state in states]
+    assert totals == sorted(totals) and totals[0] >= 40
+    assert_same(states[-1], end)
+
+
+def test_a_register_is_copied_to_each_device_once_for_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    brought: list[Any] = []
+    layout = lanes(4, 4, max_lag=0, on=("1", "2"))
+    engine = Local(projected(counting(), layout))
+    original = Devices.bring
+
+    def bring(self: Devices, tree: Any) -> Any:
+        if isinstance(tree, dict):
+            brought.append(self.places)
+        return original(self, tree)
+
+    monkeypatch.setattr(Devices, "bring", bring)
+    engine.run(start_of(counting()), 10)
+    assert len(brought) == 2 * 10 and len(set(brought)) == 2
+
+
+@pytest.mark.parametrize(
+    "learner",
+    [
+        Role("learner", ("learn",), take=4, on=("3",)),
+        Role("learner", ("learn",), take=4, devices=2),
+        Role("learner", ("learn",), take=2, devices=2, on=("2", "3")),
+        Role("learner", ("learn",), take=1, devices=2, on=("2", "3")),
+    ],
+    ids=str,
+)
+def test_learners_over_devices_take_everything_once(learner: Role) -> None:
+    actor = Role("actor", ("act",), replicas=4, on=("0", "1"))
+    layout = Layout(actor, learner, registers=[("learner", "actor")])
+    algo = counting(num_envs=8)
+    end = Local(projected(algo, layout), limit=20.0).run(start_of(algo), 20)
+    assert end["rows"].sum() == 8 * 20
+    assert end["net"] == triangle(end["rows"])
+
+
+def test_calls_made_together_are_the_same_calls() -> None:
+    def start(env: Any) -> Any:
+        return {"net": jnp.float32(1), "rows": jnp.zeros(env.num_envs), "sum": jnp.float32(0)}
+
+    def loop(s: Any) -> Any:
+        def tick(rows: Any, _: Any) -> Any:
+            rows = on("env", lambda x: x + 1)(on("act", lambda net, x: net * x)(s["net"], rows))
+            return rows, rows
+
+        rows, all_rows = jax.lax.scan(tick, s["rows"], None, length=5)
+        net, total = on("learn", lambda net, total, rows: (net * 1, total + all_sum(rows.sum())))(
+            s["net"], s["sum"], all_rows
+        )
+        return {"net": net, "rows": rows, "sum": total}
+
+    for batch, wait in ((4, 0.0), (2, 0.001), (3, 0.01)):
+        layout = Layout(
+            Role("env", ("env",), replicas=4),
+            Role("inference", ("act",), replicas=4, batch=batch, wait=wait),
+            Role("learner", ("learn",), take=1),
+            registers=[("learner", "inference")],
+        )
+        algo = toy(start, loop)
+        session = Session(Local(projected(algo, layout), limit=20.0), 10, lambda *_: None, lambda _: False)
+        end = session.run(start_of(algo))
+        assert end["rows"].sum() == 4 * 50
+        assert end["sum"] == triangle(end["rows"])
+        (together,) = session.together.values()
+        assert sum(size * count for size, count in together.sizes.items()) == 4 * 50
+        assert max(together.sizes) <= batch
+
+
+def test_what_cannot_be_is_refused() -> None:
+    merging = counting(lambda net, rows: rows + all_mean(rows.sum()))
+    with pytest.raises(WeftError, match="all_mean merges over the 4 replicas of actor, so that each would wait"):
+        projected(merging, lanes(4, 1))
+    projected(merging, lanes(4, 4))
+
+    def rows_at_the_learner(s: Any) -> Any:
+        x = on("act")(s["x"])
+        return {"x": x, "y": on("learn", lambda y, x: y + x)(s["y"], x)}
+
+    algo = toy(lambda env: {"x": jnp.zeros(env.num_envs), "y": jnp.zeros(env.num_envs)}, rows_at_the_learner)
+    with pytest.raises(WeftError, match=r"state\['y'\] has a row for every environment and is kept by learner"):
+        projected(algo, lanes(4, 2))
+    end = Local(projected(algo, lanes(4, 4)), limit=20.0).run(start_of(algo), 3)
+    assert_same(end, plain(algo, 3)[0])
+
+
+def test_a_stuck_register_says_who_waits() -> None:
+    engine = Local(projected(slow(lambda names: 0.0), lanes(1, 1, max_lag=0)), limit=0.3)
+    session = Session(engine, 3, lambda *_: None, lambda _: False)
+    session.lanes[0].publish = lambda value: None  # type: ignore[method-assign]
+    with pytest.raises(RoleFailed, match=r"has waited 0.3 s for .*learner\[0\]") as error:
+        session.run(start_of(slow(lambda names: 0.0)))
+    assert isinstance(error.value.__cause__, Stuck)

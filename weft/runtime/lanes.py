@@ -1,0 +1,178 @@
+"""Lanes and registers: who works from which version, and whose work is taken next.
+
+A lane is a part of the environments that goes at its own pace. One replica of the role that takes (a learner) serves a
+number of lanes: an iteration of it takes the work of `take` lanes that are ready, and ends by publishing the next
+version of what they read. A lane goes through three moments in every iteration of its own:
+
+- it *begins*, and reads the newest version;
+- it *arrives*, when it first turns to whoever takes: its work is ready, or it has something to ask;
+- it is *taken*, and only then may it begin again. So a lane never has more than one piece of work that waits, and the
+  memory for what is under way is bounded by the number of lanes.
+
+The lag of a piece of work is the number of versions published between those it was begun from and taken into. With a
+bound on it, two rules keep it, and neither can lock up the run:
+
+- nothing is begun that could not be taken in time: if all work that is under way were taken first, oldest first;
+- nothing is taken that would make something else too late: then the slow lane is waited for.
+
+Whenever the taker waits, every version is published, so lanes are allowed to begin until `take` of them are under way;
+each of those arrives without waiting for anybody but the taker.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft.runtime.channel import Clock, Wait
+
+
+@dataclass(eq=False)
+class Lane:
+    """How far one lane is."""
+
+    name: str
+    begun: int = 0
+    """Iterations, from 1."""
+    arrived: int = 0
+    taken: int = 0
+    read: int = 0
+    """The last iteration that somebody read for."""
+    version: int = 0
+    """The one that the current iteration was begun from: what was read first, or could have been."""
+    order: int = 0
+    """Its place among all arrivals."""
+
+    @property
+    def under_way(self) -> bool:
+        return self.begun > self.taken
+
+    @property
+    def ready(self) -> bool:
+        return self.under_way and self.arrived == self.begun
+
+
+@dataclass
+class Lanes:
+    """The lanes of one replica of a role that takes, and the register that they read."""
+
+    wait: Wait
+    taker: str
+    names: tuple[str, ...]
+    take: int
+    work: int
+    """Iterations that the lanes do in all: whoever is ready does the next."""
+    max_lag: int | None = None
+    value: Any = None
+    """What was published last."""
+    lags: Counter[int] = field(default_factory=Counter)
+    """How often work of each lag was taken."""
+
+    def __post_init__(self) -> None:
+        self.lanes = [Lane(name) for name in self.names]
+        self.condition = self.wait.condition()
+        self.begun = self.taken = self.version = self.arrivals = 0
+        self.copies: dict[Any, Any] = {}
+        self.hungry = Clock(self.taker)
+        self.latest: list[int] = []
+        self.most = 0
+
+    def begin(self, index: int, number: int, clock: Clock) -> bool:
+        """Begin iteration `number` of a lane, which several roles may have a part in; false if no work is left."""
+        lane = self.lanes[index]
+        with self.condition:
+            known = lane.begun >= number
+            if not known:
+                what = f"{self.taker} to take what it has, or to be less behind"
+                self.wait.until(
+                    self.condition, lambda: lane.begun >= number or self.finished or self.may_begin(lane), clock, what
+                )
+                known = lane.begun >= number
+            if not known and not self.finished:
+                lane.begun += 1
+                self.begun += 1
+                lane.version = self.version
+                known = True
+                self.condition.notify_all()
+            return known
+
+    def read(self, index: int, place: Any = None, copy: Callable[[Any], Any] = lambda value: value) -> Any:
+        """The newest value, brought to a place by `copy`: once for each version and place."""
+        with self.condition:
+            lane = self.lanes[index]
+            if lane.read < lane.begun:
+                # What others of its strands read later is no older, and the oldest is what counts.
+                lane.read, lane.version = lane.begun, self.version
+                self.condition.notify_all()
+            if place not in self.copies:
+                self.copies[place] = copy(self.value)
+            return self.copies[place]
+
+    def arrive(self, index: int) -> None:
+        """A lane turns to whoever takes, for the first time in its iteration or again."""
+        lane = self.lanes[index]
+        if lane.arrived < lane.begun:
+            with self.condition:
+                if lane.arrived < lane.begun:
+                    lane.arrived = lane.begun
+                    self.arrivals += 1
+                    lane.order = self.arrivals
+                    self.most = max(self.most, self.ready)
+                    self.condition.notify_all()
+
+    def form(self) -> list[int]:
+        """Wait until enough lanes are ready; take their work, in the order of their numbers."""
+        with self.condition:
+            self.wait.until(self.condition, lambda: self.choice() is not None, self.hungry, self.missing)
+            chosen = self.choice()
+            assert chosen is not None
+            self.latest = [self.taken - lane.version for lane in chosen]
+            self.lags.update(self.latest)
+            for lane in chosen:
+                lane.taken = lane.begun
+            self.taken += 1
+            self.condition.notify_all()
+            return [index for index, lane in enumerate(self.lanes) if lane in chosen]
+
+    def publish(self, value: Any) -> None:
+        """The next version of what the lanes read."""
+        with self.condition:
+            self.value, self.copies = value, {}
+            self.version += 1
+            self.condition.notify_all()
+
+    @property
+    def ready(self) -> int:
+        """How many lanes have work that waits to be taken."""
+        return sum(lane.ready for lane in self.lanes)
+
+    @property
+    def finished(self) -> bool:
+        return self.begun == self.work
+
+    def may_begin(self, lane: Lane) -> bool:
+        # Every lane is left one piece of work, so that its state at the end is one that it made.
+        waiting = sum(other.begun == 0 for other in self.lanes if other is not lane)
+        if lane.under_way or self.work - self.begun <= waiting and lane.begun:
+            return False
+        if self.max_lag is None:
+            return True
+        ahead = sum(other.under_way for other in self.lanes)
+        return self.taken + ahead // self.take <= self.version + self.max_lag
+
+    def choice(self) -> list[Lane] | None:
+        """The lanes to take now: the oldest work that is ready, if all else can still be taken in time."""
+        ready = sorted((lane for lane in self.lanes if lane.ready), key=lambda lane: (lane.version, lane.order))
+        chosen = ready[: self.take]
+        if len(chosen) < self.take:
+            return None
+        later = sorted(lane.version for lane in self.lanes if lane.under_way and lane not in chosen)
+        if self.max_lag is not None and any(
+            self.taken + 1 + place // self.take > version + self.max_lag for place, version in enumerate(later)
+        ):
+            return None
+        return chosen
+
+    def missing(self) -> str:
+        names = ", ".join(lane.name for lane in self.lanes if not lane.ready)
+        return f"{self.take} of its {len(self.lanes)} lanes (not ready: {names})"

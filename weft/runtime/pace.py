@@ -1,0 +1,107 @@
+"""What a strand does between its iterations: whether to go on, and from what.
+
+In step with the others it only counts. In a lane it begins when it may, from what the register holds; where lanes are
+taken, it chooses them first and publishes what it made of them.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from weft.runtime.channel import Clock, Stream
+from weft.runtime.devices import Devices
+from weft.runtime.lanes import Lanes
+from weft.runtime.strand import Strand
+
+State = dict[int, Any]
+
+
+class Pace(Protocol):
+    """The course of a strand's iterations."""
+
+    def begin(self, state: State) -> bool:
+        """Wait until the next iteration may begin, and complete what it starts from; false if there is none."""
+        ...
+
+    def end(self, outputs: State) -> None:
+        """An iteration is over."""
+        ...
+
+
+@dataclass
+class InStep:
+    """A given number of iterations, whatever the others do: messages keep them together."""
+
+    times: int
+    done: int = 0
+
+    def begin(self, state: State) -> bool:
+        return self.done < self.times
+
+    def end(self, outputs: State) -> None:
+        self.done += 1
+
+
+@dataclass
+class InLane:
+    """Iterations as long as there is work, each from the newest version."""
+
+    lanes: Lanes
+    index: int
+    strand: Strand
+    clock: Clock
+    done: int = 0
+
+    def begin(self, state: State) -> bool:
+        if not self.lanes.begin(self.index, self.done + 1, self.clock):
+            return False
+        if reads := self.strand.program.reads:
+            devices = self.strand.devices
+            newest = self.lanes.read(self.index, devices, devices.bring)
+            state.update({leaf: newest[leaf] for leaf in reads})
+        return True
+
+    def end(self, outputs: State) -> None:
+        self.done += 1
+        self.lanes.arrive(self.index)
+
+
+@dataclass
+class Taking:
+    """A given number of iterations, each with the lanes that are ready."""
+
+    lanes: Lanes
+    times: int
+    strand: Strand
+    done: int = 0
+
+    def begin(self, state: State) -> bool:
+        if self.done == self.times:
+            return False
+        self.strand.chosen = self.lanes.form()
+        self.strand.lags = self.lanes.latest
+        return True
+
+    def end(self, outputs: State) -> None:
+        self.done += 1
+        one = self.strand.devices.one
+        self.lanes.publish({leaf: one(outputs[leaf]) for leaf in self.strand.program.writes})
+
+
+@dataclass
+class Arriving:
+    """A lane's end of a stream to whoever takes: to use it is to arrive."""
+
+    stream: Stream
+    lanes: Lanes
+    index: int
+    @property
+    def place(self) -> Devices | None:
+        return self.stream.place
+
+    def put(self, item: Any) -> None:
+        self.lanes.arrive(self.index)
+        self.stream.put(item)
+
+    def get(self) -> Any:
+        self.lanes.arrive(self.index)
+        return self.stream.get()
