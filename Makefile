@@ -3,11 +3,12 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 EXAMPLES ?= 2000
+SCHEDULES ?= 10000
 LOCK := pyproject.toml constraints.txt
 # The build tool comes from the constraints too, so it is installed first and not fetched afresh by the build.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation
 
-.PHONY: demo test fuzz bench format clean
+.PHONY: demo test fuzz schedules bench format clean
 
 demo: .venv/demo.stamp
 	$(BIN)/weft train ppo gymnax:CartPole-v1 --steps 500000
@@ -20,6 +21,9 @@ test: .venv/test.stamp
 
 fuzz: .venv/test.stamp
 	WEFT_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q tests/project/test_random_programs.py
+
+schedules: .venv/test.stamp
+	WEFT_EXAMPLES=$(SCHEDULES) $(BIN)/python -m pytest -q tests/runtime/test_schedules.py
 
 bench: .venv/demo.stamp
 	$(BIN)/python benchmarks/core.py

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from weft.runtime.channel import Meeting, Stopped, Stream, Stuck, Wait
+from weft.runtime.channel import Clock, Meeting, Stopped, Stream, Stuck, Wait
 
 
 def together(*tasks: Callable[[], Any]) -> list[Any]:
@@ -88,7 +89,7 @@ def test_a_full_stream_makes_its_sender_wait() -> None:
 )
 def test_waiting_too_long_says_who_waits_for_what_from_whom(act: Any, message: str) -> None:
     wait = Wait(0.05)
-    wait.doing["three"] = "waits for y from four"
+    wait.doing["three"] = "y from four"
     with pytest.raises(Stuck) as error:
         act(Stream(wait, "one", "two", "x"))
     assert str(error.value) == f"{message} (meanwhile three waits for y from four)"
@@ -96,29 +97,65 @@ def test_waiting_too_long_says_who_waits_for_what_from_whom(act: Any, message: s
 
 def test_stopping_wakes_whoever_waits_and_stops_whoever_comes_later() -> None:
     wait = Wait(5.0)
-    stream, meeting = Stream(wait, "one", "two", "x"), Meeting(wait, "m", 2, sum)
+    stream, meeting = Stream(wait, "one", "two", "x"), Meeting(wait, "m", ("three", "four"), sum)
 
     def stop() -> None:
         eventually(lambda: len(wait.doing) == 2)
         wait.stop()
 
-    got, met, _ = together(stream.get, lambda: meeting.join(0, "three", 1), stop)
+    got, met, _ = together(stream.get, lambda: meeting.join(0, 1), stop)
     assert isinstance(got, Stopped) and isinstance(met, Stopped)
     with pytest.raises(Stopped):
         stream.put(1)
 
 
+def test_a_stream_counts_what_went_through_it() -> None:
+    stream = Stream(Wait(5.0), "one", "two", "x")
+    for number in range(3):
+        stream.put([np.full(2, number, np.float32)])
+        if number:
+            stream.get()
+    assert (stream.sent, stream.most, stream.bytes, len(stream.items)) == (3, 2, 8, 1)
+
+
+def test_a_clock_counts_the_stays_that_are_over_and_the_one_that_goes_on() -> None:
+    clock = Clock("one")
+    assert clock.read(time.perf_counter()) == 0.0
+    clock.start()
+    began = clock.spent[1]
+    clock.start()
+    assert began is not None and clock.spent == (0.0, began)
+    assert clock.read(began + 3.0) == 3.0
+    clock.stop()
+    over = clock.spent[0]
+    clock.stop()
+    assert over > 0.0 and clock.read(began + 9.0) == over
+
+
+def test_waiting_is_kept_on_the_clock_of_whoever_waits() -> None:
+    stream = Stream(Wait(5.0), "one", "two", "x")
+
+    def send() -> None:
+        time.sleep(0.02)
+        stream.put(1)
+
+    together(stream.get, send)
+    now = time.perf_counter()
+    assert stream.starved.read(now) >= 0.01 and stream.blocked.read(now) == 0.0
+
+
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_meetings_merge_what_was_brought_in_each_round(count: int) -> None:
     rounds = 60
-    meeting = Meeting(Wait(5.0), "m", count, lambda values: [v[0] for v in values])
+    names = tuple(f"a[{index}]" for index in range(count))
+    meeting = Meeting(Wait(5.0), "m", names, lambda values: [v[0] for v in values])
 
     def replica(index: int) -> list[Any]:
         got = []
         for number in range(rounds):
             if (number + index) % 7 == 0:
                 time.sleep(1e-4)
-            got.append(meeting.join(index, f"a[{index}]", [(index, number)]))
+            got.append(meeting.join(index, [(index, number)]))
         return got
 
     for got in together(*[lambda i=i: replica(i) for i in range(count)]):
@@ -127,4 +164,4 @@ def test_meetings_merge_what_was_brought_in_each_round(count: int) -> None:
 
 def test_a_meeting_that_nobody_else_comes_to_says_so() -> None:
     with pytest.raises(Stuck, match=r"a\[0\] has waited 0.05 s for the other replicas at a:all_mean"):
-        Meeting(Wait(0.05), "a:all_mean", 2, sum).join(0, "a[0]", 1)
+        Meeting(Wait(0.05), "a:all_mean", ("a[0]", "a[1]"), sum).join(0, 1)
