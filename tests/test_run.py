@@ -55,8 +55,9 @@ def test_the_record_is_one_json_object(finished):
     assert set(record) == {
         *("algo", "env", "layout", "engine", "seed", "steps", "iterations"),
         *("wall_s", "compile_s", "steps_per_s", "episodes", "return_mean", "out"),
-        *("episodes_dropped", "evaluation"),
+        *("episodes_dropped", "evaluation", "lag", "roles"),
     }
+    assert record["lag"] is None and record["roles"] is None
     assert (record["algo"], record["layout"], record["engine"]) == ("a2c", "fused", "local")
     assert record["episodes"] > 0 and record["return_mean"] > 0 and record["steps_per_s"] > 0
 
@@ -68,6 +69,22 @@ def test_the_summary_says_whether_it_is_solved(finished):
     assert "no episode finished" in summarise(dataclasses.replace(result, return_mean=None, episodes=0))
     assert "solved" not in summarise(dataclasses.replace(result, env="gymnax:Pendulum-v1"))
     assert str(result.out) in summarise(result)
+
+
+def test_lanes_and_roles_are_in_the_folder_and_the_summary(tmp_path):
+    algo = A2C(num_envs=4, horizon=8)
+    result = train(algo, ENV, layout="impala:actors=2", steps=4 * 8 * 20, out=tmp_path / "run", quiet=True)
+    assert result.lag is not None and sum(result.lag.counts.values()) == 2 * 20
+    rows = [json.loads(line) for line in (result.out / "metrics.jsonl").read_text().splitlines()]
+    assert all(0 <= row["lag"] <= row["lag_max"] <= result.lag.max for row in rows)
+    *_, last = [json.loads(line) for line in (result.out / "system.jsonl").read_text().splitlines()]
+    assert last["total"] and last["lag/mean"] == result.lag.mean == np.mean([row["lag"] for row in rows])
+    record = json.loads(json.dumps(summary_record(result), allow_nan=False))
+    assert record["lag"]["max"] == result.lag.max and set(record["roles"]) == {"actor", "learner"}
+    said = summarise(result).splitlines()
+    assert f"lag     {result.lag.mean:.1f} in the mean, at most {result.lag.max}" in said
+    assert any(line.startswith("roles   actor computes ") for line in said)
+    assert any(line.startswith("        learner computes ") for line in said)
 
 
 def test_a_return_that_is_not_a_number_is_null(finished):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,8 +14,16 @@ from weft.envs.world import World
 from weft.errors import WeftError
 from weft.report import files
 from weft.report.files import RunFolder, choose_folder, describe_run, safe_name, write_whole
+from weft.report.system import Edge, Lag, Share, System
 from weft.report.update import Update
 
+SYSTEM = System(
+    seconds=0.1,
+    roles=(Share("actor", 0.25, 0.5, 0.25), Share("learner", 1.0, 0.0, 0.0)),
+    edges=(Edge("actor", "learner", "stream", 20.0, 80.0, depth=1, most=2, sender_waits=0.5, receiver_waits=0.25),),
+    lag=Lag({1: 1, 0: 3}),
+    batches={"actor": {2: 5}},
+)
 UPDATE = Update(1, 1, 8, 0.1, {"loss": (np.ones(1), np.ones(1))})
 
 
@@ -52,6 +61,31 @@ def test_nothing_is_made_before_the_first_update(tmp_path):
     assert config["config"]["num_envs"] == 3 and config["seed"] == 1 and {"weft", "jax"} <= set(config)
     assert json.loads((folder.path / files.METRICS).read_text()) == {"iteration": 1, "steps": 8, "loss": 1.0}
     assert len(list(folder.path.glob("events.*"))) == 1
+    assert not (folder.path / files.SYSTEM).exists()
+
+
+def test_readings_of_the_system_are_lines_and_the_last_is_about_the_whole_run(tmp_path):
+    folder = RunFolder(tmp_path / "run", {})
+    folder(replace(UPDATE, system=SYSTEM))
+    folder(UPDATE)
+    folder(replace(UPDATE, system=SYSTEM, total=replace(SYSTEM, seconds=0.3, lag=None)))
+    folder.close()
+    lines = [json.loads(line) for line in (folder.path / files.SYSTEM).read_text().splitlines()]
+    assert [(line["total"], line["over_s"]) for line in lines] == [(False, 0.1), (False, 0.1), (True, 0.3)]
+    assert lines[0] == {
+        **{"steps": 8, "seconds": 0.1, "total": False, "over_s": 0.1},
+        **{"role/actor/computing": 0.25, "role/actor/waiting": 0.5, "role/actor/sending": 0.25},
+        **{"role/learner/computing": 1.0, "role/learner/waiting": 0.0, "role/learner/sending": 0.0},
+        "edge/actor-to-learner/stream/messages_per_s": 20.0,
+        "edge/actor-to-learner/stream/bytes_per_s": 80.0,
+        "edge/actor-to-learner/stream/depth": 1,
+        "edge/actor-to-learner/stream/depth_max": 2,
+        "edge/actor-to-learner/stream/sender_waits_s": 0.5,
+        "edge/actor-to-learner/stream/receiver_waits_s": 0.25,
+        **{"lag/mean": 0.25, "lag/max": 1, "lag/counts": {"0": 3, "1": 1}},
+        "batch/actor/counts": {"2": 5},
+    }
+    assert not [name for name in lines[2] if name.startswith("lag")]
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):

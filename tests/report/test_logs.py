@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tensorboardX.proto.event_pb2 import Event
 
 from weft.report.logs import EventLog, MetricLog, rows
+from weft.report.system import Edge, Lag, Share, System
 from weft.report.update import Update
 
 
@@ -55,6 +56,24 @@ def test_event_log_holds_the_same_means(tmp_path):
     values = [(event.step, value.tag, value.simple_value) for event in read(path) for value in event.summary.value]
     assert [(step, value) for step, tag, value in values if tag == "loss"] == [(32 * n, n) for n in range(1, 6)]
     assert [step for step, tag, _ in values if tag == "episode_return"] == [64, 128]
+
+
+def test_event_log_holds_where_the_time_went(tmp_path):
+    edge = Edge("a", "b", "stream", 2.0, 64.0, depth=1, most=2)
+    system = System(1.0, (Share("a", 0.5, 0.5, 0.0), Share("b", 1.0, 0.0, 0.0)), (edge,), Lag({0: 2, 3: 1}))
+    log = EventLog(tmp_path)
+    log(Update(1, 2, 32, 0.1, {}, system=system, total=system))
+    log(Update(2, 2, 64, 0.2, {}))
+    log.close()
+    (path,) = tmp_path.iterdir()
+    values = [(event.step, value) for event in read(path) for value in event.summary.value]
+    assert {step for step, _ in values} == {32}
+    scalars = {value.tag: value.simple_value for _, value in values if value.HasField("simple_value")}
+    assert scalars["system/role/a/waiting"] == 0.5 and scalars["system/lag/mean"] == 1.0
+    assert scalars["system/edge/a-to-b/stream/bytes_per_s"] == 64.0
+    assert scalars["system/edge/a-to-b/stream/depth"] == 1.0
+    (histogram,) = [value.histo for _, value in values if value.HasField("histo")]
+    assert (histogram.num, histogram.max, histogram.sum) == (3, 3, 3)
 
 
 def read(path):

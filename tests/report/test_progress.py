@@ -1,11 +1,13 @@
 """The displays say how far a run is, on a terminal and elsewhere."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from weft.report.progress import LiveProgress, PlainProgress, progress
+from weft.report.system import Lag, Share, System
 from weft.report.update import Update
 
 
@@ -35,6 +37,38 @@ def test_plain_lines_are_few_and_include_the_last():
         "ppo  100,000 steps  10 k steps/s  return 250.0  200 episodes  0:00:00 left",
     ]
     assert "\x1b" not in stream.getvalue()
+
+
+SYSTEM = System(1.0, (Share("actor", 0.4, 0.6, 0.0), Share("learner", 0.93, 0.05, 0.02)), (), Lag({1: 4, 2: 1}))
+
+
+@pytest.mark.parametrize(
+    ("system", "said"),
+    [
+        (SYSTEM, "lag 1.2 (max 2)  bottleneck learner 93 %  "),
+        (replace(SYSTEM, lag=None), "bottleneck learner 93 %  "),
+        (replace(SYSTEM, lag=None, roles=SYSTEM.roles[:1]), ""),
+    ],
+    ids=["lanes", "in step", "one role"],
+)
+def test_the_line_says_who_holds_up_the_run(system, said):
+    stream = io.StringIO()
+    with PlainProgress("ppo", stream, every=0.0) as display:
+        display(replace(make_update(1), system=system))
+        display(make_update(2))
+    first, second = stream.getvalue().splitlines()
+    assert first == f"ppo  1,000 steps  10 k steps/s  return 250.0  2 episodes  {said}0:00:10 left"
+    assert f"4 episodes  {said}0:00" in second, "the last reading holds until the next"
+
+
+@pytest.mark.parametrize("columns", ["80", "160"])
+def test_at_the_end_the_line_is_about_the_whole_run(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    with progress("ppo", stream=stream) as display:
+        display(replace(make_update(100), system=replace(SYSTEM, roles=SYSTEM.roles[::-1], lag=None), total=SYSTEM))
+    assert "lag 1.2 (max 2) bottleneck learner 93 % 0:00:00 left" in " ".join(stream.getvalue().split())
 
 
 def test_the_live_line_ends_at_the_last_update(monkeypatch):

@@ -5,10 +5,12 @@ import jax.numpy as jnp
 import pytest
 
 from tests.toys import Toy, assert_same, copies, env_of, on
+from weft import Layout
 from weft.errors import WeftError
 from weft.metrics import Mean
 from weft.report.update import Update
-from weft.runtime.driver import Diverged, Plan, _length, train
+from weft.runtime import driver
+from weft.runtime.driver import Diverged, Plan, Result, _length, train
 
 
 def step(env, s):
@@ -59,6 +61,28 @@ def test_what_cannot_be_trained_is_refused() -> None:
         train(algo(), env_of, engine="locl")
     with pytest.raises(WeftError, match="num_envs=4 cannot be shared out evenly over 3"):
         train(algo(), env_of, layout=copies(env=3, learn=1), steps=10)
+
+
+def test_readings_are_seldom_and_the_last_is_of_the_whole_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def readings(layout: Layout | str) -> tuple[list[Update], Result]:
+        updates: list[Update] = []
+        result = train(algo(), env_of, layout=layout, steps=80, observers=[updates.append])
+        return updates, result
+
+    monkeypatch.setattr(driver, "READING", 1000.0)
+    updates, result = readings(copies(env=2, learn=1))
+    assert [update.system is not None for update in updates] == [False] * 19 + [True]
+    last = updates[-1]
+    assert last.system is not None and last.total is not None and result.system is last.total
+    assert [share.role for share in last.total.roles] == ["env", "learn"]
+    assert result.lag is None
+    monkeypatch.setattr(driver, "READING", 0.0)
+    updates, _ = readings(copies(env=2, learn=1))
+    assert all(update.system for update in updates)
+    assert [update.total is None for update in updates] == [True] * 19 + [False]
+    for layout in ("fused", copies(env=1, learn=1)):
+        updates, result = readings(layout)
+        assert (result.system is None) == (layout == "fused") == all(update.system is None for update in updates)
 
 
 def test_seeds_decide_the_start() -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 
-
 What = str | Callable[[], str]
 """What is waited for; a function says it as it is when it is asked."""
 
