@@ -53,6 +53,8 @@ class _Lift:
     """The roles whose nodes a value comes from."""
     settled: bool = True
     """Whether these are all known: what a loop's carry comes from shows only after its body is read."""
+    loose: set[Value] = field(default_factory=set)
+    """Tokens that hang on no call."""
     labels: dict[Any, str] = field(default_factory=dict)
     """Names for what becomes a loop's carry: it is called what it will be (`state.net.weight`), not who made it."""
 
@@ -86,7 +88,8 @@ class _Lift:
         if mark and mark.kind == "merge":
             return self.add("merge", mark.name, eqn, inputs, role=owner, key=self.key("all_" + mark.name))
         if mark and mark.kind == "host":
-            return self.add("host", mark.name, eqn, inputs, role=owner, key=self.key("host " + mark.name))
+            outputs = self.add("host", mark.name, eqn, inputs, role=owner, key=self.key("host " + mark.name))
+            return self.untied(eqn, inputs, outputs) if owner and self.layout.role(owner).apart else outputs
         if eqn.primitive.name in ("jit", "pjit"):
             return self.opened(mark, eqn, inputs, owner)
         if eqn.primitive.name == "scan":
@@ -108,7 +111,22 @@ class _Lift:
         outputs = self.closed(eqn.params["jaxpr"], inputs, role)
         if mark is None or owner is not None or role is None:
             return outputs
+        if self.layout.role(role).apart:
+            # A token that hangs on no call is nobody's to give.
+            named = self.add("fragment", mark.name, eqn, outputs, role=role, key=self.key(mark.name), inline=True)
+            return tuple(old if old in self.loose else new for old, new in zip(outputs, named, strict=True))
         return self.add("fragment", mark.name, eqn, outputs, role=role, key=self.key(mark.name), inline=True)
+
+    def untied(self, eqn: Any, inputs: Any, outputs: tuple[Value, ...]) -> tuple[Value, ...]:
+        """The results of host code that needs no order: its next token is counted, not waited for."""
+        body = eqn.params["jaxpr"].jaxpr
+        if body.outvars[0] is not body.eqns[0].outvars[0]:
+            return outputs
+        token = inputs[body.invars.index(body.eqns[0].invars[0])]
+        counted = jax.make_jaxpr(lambda token: token + 1)(jax.ShapeDtypeStruct(token.shape, token.aval.dtype))
+        (after,) = self.closed(counted, (token,), owner=None)
+        self.loose.add(after)
+        return (after, *outputs[1:])
 
     def loop(self, eqn: Any, inputs: Any, owner: str | None) -> tuple[Value, ...]:
         """A loop that several parties run together, each its own part of the body."""

@@ -45,6 +45,9 @@ class Role:
     """Up to how many replicas' calls of one compiled run, in an inner loop, are made as one."""
     wait: float = 0.0
     """Seconds that such a call waits for others to join it, unless there are `batch` of them."""
+    apart: bool = False
+    """Whether its host code may be called from several threads at once: what only tokens tie together then goes on
+    independently, as strands of their own."""
     of: int = 1
     """The lanes that serve a replica that takes: filled in by the layout."""
 

@@ -21,6 +21,7 @@ from weft.project.lanes import check_lanes, register_edges, with_registers
 from weft.project.links import Edge, Link, batch_axis, is_key, link
 from weft.project.needs import Needs
 from weft.project.program import Program
+from weft.project.strands import split_roles
 from weft.project.varying import find_varying
 from weft.project.views import View, check_agreement, make_view
 
@@ -51,6 +52,7 @@ def project(algo: Algorithm, env_of: Callable[[int], Env], layout: Layout, lengt
     total = algo.num_envs
     _check_shares(layout, total)
     whole = trace(algo, env_of(total), length)
+    layout = split_roles(build(whole, layout), layout)
     graph = build(whole, layout)
     by_shares = {
         shares: make_view(whole if shares == 1 else trace(algo, env_of(total // shares), length), layout, graph)

@@ -1,0 +1,121 @@
+"""Roles that fall apart: what only tokens tie together goes on independently, and nothing else does."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tests.toys import assert_same, on, plain, projected, run, start_of, toy
+from weft import Layout, Role
+from weft.host import host_call, new_token
+from weft.runtime.local import Local
+
+ONE = jax.ShapeDtypeStruct((), jnp.float32)
+
+
+class Shelf:
+    """A host object that may be used from several threads: numbers that were put there."""
+
+    def __init__(self, patience: int = 1) -> None:
+        self.numbers: list[float] = []
+        self.condition = threading.Condition()
+        self.patience = patience
+        self.changed = 0
+
+    def insert(self, token: Any, rows: Any) -> Any:
+        with self.condition:
+            self.numbers.append(float(rows.sum()))
+            self.condition.notify_all()
+            return np.float32(len(self.numbers))
+
+    def sample(self, token: Any) -> Any:
+        """Number `n` at the n-th call, but not before some more were put there."""
+        with self.condition:
+            asked = (int(token[0]) - 1) // 3
+            assert self.condition.wait_for(lambda: len(self.numbers) >= asked + self.patience, 10)
+            return np.float32(self.numbers[asked])
+
+    def change(self, token: Any, error: Any) -> Any:
+        self.changed += 1
+        return np.float32(0)
+
+
+def replaying(shelf: Shelf, tie: Callable[[Any, Any], Any] = lambda size, sampled: sampled) -> Any:
+    """Act, insert, sample, learn, change: the loop of every algorithm with replay."""
+
+    def start(env: Any) -> Any:
+        return {"net": jnp.float32(0), "rows": jnp.zeros(env.num_envs), "token": new_token(env.num_envs)}
+
+    def loop(s: Any) -> Any:
+        rows = on("act", lambda rows: rows + 1)(s["rows"])
+        token, size = host_call(shelf.insert, ONE, s["token"], rows, name="replay.insert")
+        token, sampled = host_call(shelf.sample, ONE, token, name="replay.sample")
+        net = on("learn", lambda net, sampled: net + sampled)(s["net"], tie(size, sampled))
+        token, _ = host_call(shelf.change, ONE, token, net, name="replay.change")
+        return {"net": net, "rows": rows, "token": token}
+
+    return toy(start, loop)
+
+
+def layout(apart: bool) -> Layout:
+    return Layout(Role("actor", ("act",)), Role("replay", ("replay",), apart=apart), Role("learner", ("learn",)))
+
+
+def test_parts_that_only_a_token_ties_become_roles() -> None:
+    assert list(projected(replaying(Shelf()), layout(False)).programs) == ["actor", "replay", "learner"]
+    parts = ["actor", "replay.insert", "replay.sample", "replay.change", "learner"]
+    assert list(projected(replaying(Shelf()), layout(True)).programs) == parts
+
+
+def test_parts_compute_what_the_whole_does() -> None:
+    ended = [run(replaying(Shelf()), layout(apart), iterations=6) for apart in (False, True)]
+    assert_same(*ended)
+    assert_same(ended[0], plain(replaying(Shelf()), 6))
+    assert ended[0][0]["token"].tolist() == [18] * 4
+
+
+def test_parts_go_at_their_own_pace() -> None:
+    # What is sampled waits for three numbers: in one strand it would wait for itself.
+    shelf = Shelf(patience=3)
+    engine = Local(projected(replaying(shelf), layout(True)), limit=20.0)
+    state, times = start_of(replaying(shelf)), 6
+    shelf.numbers += [0.0, 0.0]
+    end = engine.run(state, times)
+    assert end["net"] == sum(shelf.numbers[:times])
+    assert shelf.changed == times and len(shelf.numbers) == times + 2
+
+
+def test_parts_that_give_each_other_something_stay_together() -> None:
+    def again(s: Any) -> Any:
+        token, size = host_call(lambda token: np.float32(1), ONE, s["token"], name="replay.size")
+        token, more = host_call(lambda token, x: x + 1, ONE, token, jnp.sqrt(size), name="replay.more")
+        token, last = host_call(lambda token, x: x + 1, ONE, token, s["last"], name="replay.last")
+        kept = on("replay.keep", lambda kept, last: kept + last)(s["kept"], last)
+        return {"token": token, "last": on("learn")(more), "kept": kept}
+
+    def start(env: Any) -> Any:
+        return {"token": new_token(env.num_envs), "last": jnp.float32(0), "kept": jnp.float32(0)}
+
+    roles = projected(toy(start, again), Layout(Role("replay", ("replay",), apart=True), Role("learner", ("*",)))).layout
+    assert [role.runs for role in roles.roles] == [
+        ("replay.size", "replay.more"),
+        ("replay.last", "replay.keep"),
+        ("*",),
+    ]
+
+
+def test_an_array_of_the_state_ties_whoever_changes_it() -> None:
+    def loop(s: Any) -> Any:
+        token, one = host_call(lambda token, x: x + 1, ONE, s["token"], s["x"], name="replay.one")
+        token, two = host_call(lambda token: np.float32(2), ONE, token, name="replay.two")
+        x = on("replay.join", lambda one, two: one + two)(one, on("learn")(two))
+        return {"token": token, "x": x}
+
+    def start(env: Any) -> Any:
+        return {"token": new_token(env.num_envs), "x": jnp.float32(0)}
+
+    roles = projected(toy(start, loop), Layout(Role("replay", ("replay",), apart=True), Role("learner", ("*",)))).layout
+    assert [set(role.runs) for role in roles.roles] == [{"replay.one", "replay.join"}, {"replay.two"}, {"*"}]
