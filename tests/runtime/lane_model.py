@@ -21,7 +21,7 @@ from weft.layout.layout import Role
 from weft.runtime.channel import Clock, Stopped, Stream
 from weft.runtime.lanes import Lanes
 from weft.runtime.ledger import Ledger
-from weft.runtime.pace import Arriving, InLane, Taking
+from weft.runtime.pace import Arriving, InLane, Place, Taking
 
 Work = Callable[[], Any]
 Step = tuple[str, int, int]
@@ -139,7 +139,7 @@ class Model:
 
     def live(self, lane: int, member: int) -> int:
         name, reads, number, state = f"lane {lane}.{member}", self.setup.reads[member], 0, {0: 0}
-        pace = InLane(self.lanes, lane, fake_strand(reads), Clock(name))
+        pace = InLane(Place(self.lanes, lane), fake_strand(reads), Clock(name))
         published = self.lanes.version
         while pace.begin(state):
             number += 1
@@ -165,7 +165,7 @@ class Model:
             return
         stream = self.streams[place, lane]
         if kind != "in":
-            stream = Arriving(stream, self.lanes, lane)
+            stream = Arriving(stream, Place(self.lanes, lane, number))
             self.turned[lane] = max(self.turned[lane], number)
         if kind == "to" or (kind == "in" and member == one):
             stream.put((message, frozenset(versions)))
@@ -182,7 +182,7 @@ class Model:
             counts.update(chosen)
             for lane in chosen:
                 self.taken[lane, counts[lane]] = len(self.batches)
-                assert self.turned[lane] >= counts[lane] or len(self.setup.reads) > 1, "taken before it was ready"
+                assert self.turned[lane] >= counts[lane], "taken before it was ready"
             self.batches.append(chosen)
             for place, (kind, *_) in enumerate(self.setup.script):
                 for lane in chosen if kind != "in" else ():

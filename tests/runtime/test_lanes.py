@@ -27,7 +27,7 @@ def work(lanes: Lanes, *indices: int) -> None:
     for index in indices:
         assert begin(lanes, index)
         lanes.read(index)
-        lanes.arrive(index)
+        lanes.arrive(index, lanes.lanes[index].begun)
 
 
 def learn(lanes: Lanes) -> list[int]:
@@ -67,10 +67,10 @@ def test_work_is_taken_in_the_order_of_versions_then_of_arrivals_and_handed_over
     for index in range(4):
         assert begin(lanes, index)
     for index in (3, 1, 0):
-        lanes.arrive(index)
+        lanes.arrive(index, lanes.lanes[index].begun)
     assert learn(lanes) == [1, 3]
     work(lanes, 1, 3)
-    lanes.arrive(2)
+    lanes.arrive(2, lanes.lanes[2].begun)
     assert [learn(lanes), learn(lanes)] == [[0, 2], [1, 3]]
 
 
@@ -109,7 +109,7 @@ def test_a_slow_lane_is_waited_for_before_it_is_too_late() -> None:
     assert learn(lanes) == [1]
     work(lanes, 1)
     assert lanes.choice() is None
-    lanes.arrive(0)
+    lanes.arrive(0, lanes.lanes[0].begun)
     assert learn(lanes) == [0]
     assert lanes.lags == {0: 1, 1: 1}
 
@@ -120,7 +120,7 @@ def test_without_a_bound_a_slow_lane_is_left_behind() -> None:
     for _ in range(5):
         work(lanes, 1)
         assert learn(lanes) == [1]
-    lanes.arrive(0)
+    lanes.arrive(0, lanes.lanes[0].begun)
     assert learn(lanes) == [0]
     assert lanes.lags == {0: 5, 5: 1} and lanes.latest == [5]
 
@@ -134,7 +134,7 @@ def test_work_is_as_old_as_the_first_that_was_read_for_it() -> None:
         work(lanes, 1)
         learn(lanes)
         assert lanes.read(0) == version and lanes.lanes[0].version == 2
-    lanes.arrive(0)
+    lanes.arrive(0, lanes.lanes[0].begun)
     lanes.form()
     assert lanes.latest == [1]
 

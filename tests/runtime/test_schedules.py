@@ -180,7 +180,7 @@ def test_a_lane_begins_again_as_soon_as_it_is_taken(schedule: Schedule) -> None:
 
     def lane() -> None:
         assert lanes.begin(0, 1, Clock("lane"))
-        lanes.arrive(0)
+        lanes.arrive(0, lanes.lanes[0].begun)
         assert lanes.begin(0, 2, Clock("lane"))
         begun.put("again")
 
@@ -198,7 +198,7 @@ def test_a_lane_knows_as_soon_as_there_is_no_more_work(schedule: Schedule) -> No
 
     def one() -> None:
         assert lanes.begin(0, 1, Clock("one"))
-        lanes.arrive(0)
+        lanes.arrive(0, lanes.lanes[0].begun)
         assert not lanes.begin(0, 2, Clock("one"))
         ended.put("no more")
 
@@ -222,13 +222,13 @@ def test_a_taker_goes_on_as_soon_as_slow_work_turns_out_to_be_younger(schedule: 
         published.get()
         lanes.read(0)
         taken.get()
-        lanes.arrive(0)
+        lanes.arrive(0, lanes.lanes[0].begun)
 
     def fast() -> None:
         begun.get()
         for number in (1, 2):
             assert lanes.begin(1, number, Clock("fast"))
-            lanes.arrive(1)
+            lanes.arrive(1, lanes.lanes[1].begun)
 
     def taker() -> None:
         assert lanes.form() == [1]
@@ -342,15 +342,23 @@ def test_a_full_batch_does_not_wait_for_its_time(schedule: Schedule, most: int, 
     assert together.sizes == {most: rounds}
 
 
-@given(schedules, st.integers(1, 4), st.integers(1, 3), st.integers(0, 1), st.integers(0, 12), st.booleans())
-def test_nobody_is_left_in_a_batch_when_the_run_stops_or_fails(
-    schedule: Schedule, callers: int, most: int, seconds: int, after: int, fails: bool
+@given(schedules, st.integers(1, 4), st.integers(1, 3), st.integers(0, 1), st.integers(0, 3))
+def test_nobody_is_left_in_a_batch_when_one_fails(
+    schedule: Schedule, callers: int, most: int, seconds: int, after: int
 ) -> None:
     wait = Controlled(schedule)
-    doubling = Doubling(wait, most, seconds, after % 4 if fails else -1)
-    _, tasks = calling(wait, doubling, callers, [0, 1, 0])
-    if not fails:
-        tasks["stopper"] = stopping(wait, after)
+    _, tasks = calling(wait, Doubling(wait, most, seconds, after), callers, [0, 1, 0])
+    with under_its_time(wait):
+        wait.scheduler.run(**tasks)
+
+
+@given(schedules, st.integers(1, 4), st.integers(1, 3), st.integers(0, 12), st.booleans())
+def test_nobody_is_left_in_a_batch_when_the_run_stops(
+    schedule: Schedule, callers: int, most: int, after: int, timeouts: bool
+) -> None:
+    wait = Controlled(schedule, timeouts=timeouts)
+    _, tasks = calling(wait, Doubling(wait, most, 1), callers, [0, 1, 0])
+    tasks["stopper"] = stopping(wait, after)
     with under_its_time(wait):
         wait.scheduler.run(**tasks)
 

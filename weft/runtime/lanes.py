@@ -108,13 +108,13 @@ class Lanes:
                 self.copies[place] = copy(self.value)
             return self.copies[place]
 
-    def arrive(self, index: int) -> None:
-        """A lane turns to whoever takes, for the first time in its iteration or again."""
+    def arrive(self, index: int, number: int) -> None:
+        """A lane turns to whoever takes, for the first time in its iteration `number` or again."""
         lane = self.lanes[index]
-        if lane.arrived < lane.begun:
+        if lane.arrived < number:
             with self.condition:
-                if lane.arrived < lane.begun:
-                    lane.arrived = lane.begun
+                if lane.arrived < number:
+                    lane.arrived = number
                     self.arrivals += 1
                     lane.order = self.arrivals
                     self.most = max(self.most, self.ready)

@@ -23,7 +23,7 @@ from weft.runtime.evaluate import MERGES, Context
 from weft.runtime.lanes import Lanes
 from weft.runtime.ledger import Ledger, reports_per_row
 from weft.runtime.meter import Meter, Parts
-from weft.runtime.pace import Arriving, InLane, InStep, Pace, Taking
+from weft.runtime.pace import Arriving, InLane, InStep, Pace, Place, Taking
 from weft.runtime.shares import copied, gather, scatter
 from weft.runtime.snapshots import Snapshots
 from weft.runtime.strand import End, Strand
@@ -125,6 +125,7 @@ class Session:
         self.meetings: dict[str, Meeting] = {}
         self.together: dict[Run, Together] = {}
         self.lanes = self.make_lanes()
+        self.places: dict[tuple[str, int], Place] = {}
         self.strands = [self.strand(role, index) for role in self.layout.roles for index in range(role.replicas)]
         self.ledger = Ledger(self.wait, self.projection)
         here = frozenset((strand.program.role, strand.index) for strand in self.strands)
@@ -228,9 +229,9 @@ class Session:
 
     def calling(self, together: Together, role: Role, strand: Strand) -> Callable[..., Any]:
         """A strand's way to call a run together with others."""
-        lanes, lane = self.lane(role, strand.index)
-        clock = strand.clocks["batch"]
-        return lambda *inputs: together(lanes.lanes[lane].version, clock, inputs)
+        place, clock = self.place(role, strand.index), strand.clocks["batch"]
+        lane = place.lanes.lanes[place.index]
+        return lambda *inputs: together(lane.version, clock, inputs)
 
     def pace(self, role: Role, strand: Strand) -> Pace:
         if not self.layout.lanes:
@@ -238,8 +239,7 @@ class Session:
         if role.take is not None:
             times = self.times * reports_per_row(role) // role.replicas
             return Taking(self.lanes[strand.index], times, strand)
-        lanes, lane = self.lane(role, strand.index)
-        return InLane(lanes, lane, strand, strand.clocks["begin"])
+        return InLane(self.place(role, strand.index), strand, strand.clocks["begin"])
 
     def make_lanes(self) -> list[Lanes]:
         """The lanes of each replica of the role that takes."""
@@ -259,11 +259,11 @@ class Session:
             for index in range(taker.replicas)
         ]
 
-    def lane(self, role: Role, index: int) -> tuple[Lanes, int]:
-        """The lane that a replica belongs to."""
+    def place(self, role: Role, index: int) -> Place:
+        """A replica's place in the lane that it belongs to."""
         lane = index * self.layout.lanes // role.replicas
         served = self.layout.lanes // len(self.lanes)
-        return self.lanes[lane // served], lane % served
+        return self.places.setdefault((role.name, index), Place(self.lanes[lane // served], lane % served))
 
     def fill_registers(self, leaves: list[Any]) -> None:
         """Version 0 is the state before the run."""
@@ -287,7 +287,7 @@ class Session:
 
     def end(self, role: Role, index: int, other: Role, stream: Stream) -> End:
         """A replica's end of a stream: for a lane, to turn to whoever takes is to arrive."""
-        return stream if other.take is None else Arriving(stream, *self.lane(role, index))
+        return stream if other.take is None else Arriving(stream, self.place(role, index))
 
     def stream(self, message: str, source: tuple[Role, int], dest: tuple[Role, int]) -> Stream:
         key = (message, source[1], dest[1])

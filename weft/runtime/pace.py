@@ -42,27 +42,38 @@ class InStep:
 
 
 @dataclass
-class InLane:
-    """Iterations as long as there is work, each from the newest version."""
+class Place:
+    """A replica's place: its lane, and the iteration that it is in there. Others of the lane may be in the next."""
 
     lanes: Lanes
     index: int
+    number: int = 0
+
+    def arrive(self) -> None:
+        self.lanes.arrive(self.index, self.number)
+
+
+@dataclass
+class InLane:
+    """Iterations as long as there is work, each from the newest version."""
+
+    place: Place
     strand: Strand
     clock: Clock
-    done: int = 0
 
     def begin(self, state: State) -> bool:
-        if not self.lanes.begin(self.index, self.done + 1, self.clock):
+        place = self.place
+        if not place.lanes.begin(place.index, place.number + 1, self.clock):
             return False
+        place.number += 1
         if reads := self.strand.program.reads:
             devices = self.strand.devices
-            newest = self.lanes.read(self.index, devices, devices.bring)
+            newest = place.lanes.read(place.index, devices, devices.bring)
             state.update({leaf: newest[leaf] for leaf in reads})
         return True
 
     def end(self, outputs: State) -> None:
-        self.done += 1
-        self.lanes.arrive(self.index)
+        self.place.arrive()
 
 
 @dataclass
@@ -92,16 +103,16 @@ class Arriving:
     """A lane's end of a stream to whoever takes: to use it is to arrive."""
 
     stream: Stream
-    lanes: Lanes
-    index: int
+    at: Place
+
     @property
     def place(self) -> Devices | None:
         return self.stream.place
 
     def put(self, item: Any) -> None:
-        self.lanes.arrive(self.index)
+        self.at.arrive()
         self.stream.put(item)
 
     def get(self) -> Any:
-        self.lanes.arrive(self.index)
+        self.at.arrive()
         return self.stream.get()
