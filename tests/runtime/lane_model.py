@@ -70,7 +70,7 @@ def setups(draw: st.DrawFn) -> Setup:
     )
 
 
-class Place:
+class Anywhere:
     """Devices that hold integers."""
 
     def bring(self, value: Any) -> Any:
@@ -82,7 +82,7 @@ class Place:
 
 def fake_strand(reads: bool = False, writes: bool = False) -> Any:
     program = SimpleNamespace(reads=frozenset({0} if reads else ()), writes=frozenset({0} if writes else ()))
-    return SimpleNamespace(program=program, devices=Place(), chosen=(0,))
+    return SimpleNamespace(program=program, devices=Anywhere(), chosen=(0,))
 
 
 @dataclass
