@@ -61,6 +61,20 @@ class Chase(Algorithm):
 central = Layout(Role("world", runs=("env",)), Role("brain", runs=("act", "learn")), name="central")
 many = Layout(Role("world", runs=("env",), replicas=4), Role("brain", runs=("act", "learn")), name="many")
 workers = Layout(Role("worker", runs=("*",), replicas=4), name="workers")
+lanes = Layout(
+    Role("player", runs=("env", "act"), replicas=4),
+    Role("brain", runs=("learn",), take=1),
+    registers=[("brain", "player")],
+    max_lag=4,
+    name="lanes",
+)
+in_step = Layout(
+    Role("player", runs=("env", "act"), replicas=4),
+    Role("brain", runs=("learn",), take=4),
+    registers=[("brain", "player")],
+    max_lag=0,
+    name="all four taken, max_lag=0",
+)
 
 
 def env_of(count: int) -> Any:
@@ -113,6 +127,8 @@ PRINTS: dict[str, Callable[[], str]] = {
     "central": lambda: as_text(describe(projected(central))),
     "many": lambda: as_text(describe(projected(many))),
     "workers": lambda: as_text(describe(projected(workers))),
+    "lanes": lambda: as_text(describe(projected(lanes))),
+    "instep": lambda: check(Chase(num_envs=8), env_of, layout=in_step, iterations=20).table(),
     "check": lambda: check(Chase(num_envs=8), env_of, layout=central, iterations=20).table(),
     "refusals": refusals,
 }
