@@ -18,12 +18,20 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 LAYOUTS = {
     "apart": Layout(Role("world", ("env",)), Role("learner", ("act", "learn")), name="apart"),
     "replicas": Layout(Role("world", ("env", "act"), replicas=2), Role("learner", ("learn",)), name="replicas"),
+    "lanes": Layout(
+        Role("world", ("env",), replicas=4, on=("0", "1")),
+        Role("inference", ("act",), replicas=4, batch=4, wait=0.002),
+        Role("learner", ("learn",), take=2),
+        registers=[("learner", "inference")],
+        max_lag=1,
+        name="lanes",
+    ),
 }
 
 
 def loop(s: dict[str, Any]) -> Any:
     def tick(x, _):
-        x = on("env", lambda x: {"obs": x + 1})(on("act")(x))["obs"]
+        x = on("env", lambda x: {"obs": x + 1})(on("act", lambda w, x: w + x)(s["w"], x))["obs"]
         return x, x * 2
 
     x, xs = lax.scan(tick, s["x"], length=3)
