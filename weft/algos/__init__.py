@@ -1,8 +1,33 @@
 """The algorithms, by the names that the command line knows them by."""
 
+from typing import Any
+
 from weft.algorithm import Algorithm
 from weft.algos.a2c import A2C
 from weft.algos.ppo import PPO
 from weft.algos.reinforce import Reinforce
+from weft.errors import WeftError, unknown
+from weft.modules import import_module
 
 ALGOS: dict[str, type[Algorithm]] = {"reinforce": Reinforce, "a2c": A2C, "ppo": PPO}
+
+
+def load_algorithm(name: str) -> type[Algorithm]:
+    """The algorithm class that a name of `ALGOS` or `module:Class` stands for."""
+    if ":" not in name:
+        if name not in ALGOS:
+            raise unknown("algorithm", name, ALGOS)
+        return ALGOS[name]
+    module_name, _, class_name = name.partition(":")
+    found = vars(import_module(module_name, "your own algorithm"))
+    if class_name not in found:
+        raise unknown(f"class in {module_name}", class_name, [key for key, value in found.items() if _is_algo(value)])
+    if not _is_algo(found[class_name]):
+        raise WeftError(f"{name} is not an algorithm: it must be a subclass of weft.Algorithm")
+    if missing := sorted(found[class_name].__abstractmethods__):
+        raise WeftError(f"{name} is not finished: it must define {' and '.join(missing)}")
+    return found[class_name]
+
+
+def _is_algo(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Algorithm)
