@@ -10,6 +10,7 @@ from tests.algos.experience import SMALL, collect, different, learned
 from weft.algos import ALGOS
 from weft.envs import make
 from weft.metrics import Mean
+from weft.runtime import driver
 
 
 @pytest.fixture(params=ALGOS)
@@ -37,9 +38,16 @@ def test_what_reaches_learn_keeps_time_and_environments_apart(kind, key):
     assert all(leaf.shape[:2] == (SMALL["horizon"], SMALL["num_envs"]) for leaf in jax.tree.leaves(trajectory))
 
 
-@pytest.mark.parametrize(("name", "iterations"), [("reinforce", 200), ("a2c", 500), ("ppo", 60)])
-def test_an_algorithm_learns(name, iterations, key):
-    algo = ALGOS[name](num_envs=16, horizon=32, lr=3e-3)
+# Where a return is 1 at most, gradients are small.
+ADAM = {"optimiser": "adam", "epsilon": 1e-5}
+
+
+@pytest.mark.parametrize(
+    ("name", "iterations", "settings"),
+    [("reinforce", 200, {}), ("a2c", 500, ADAM), ("ppo", 60, {})],
+)
+def test_an_algorithm_learns(name, iterations, settings, key):
+    algo = ALGOS[name](num_envs=16, horizon=32, lr=3e-3, **settings)
     env = make("gymnax:Catch-bsuite", algo.num_envs)
     run = jax.jit(lambda state: jax.lax.scan(lambda s, _: algo.step(env, s), state, length=iterations)[1])
     returns = run(algo.init(env, key))["episode_return"]
@@ -92,9 +100,22 @@ def test_the_row_in_which_an_environment_was_started_again_changes_nothing(kind,
 
 
 def test_the_step_size_falls_to_zero_over_anneal_steps(kind):
-    algo = kind(**SMALL, anneal_steps=1280)
-    assert [float(algo.remaining(jnp.int32(i))) for i in (0, 5, 10, 20)] == [1.0, 0.5, 0.0, 0.0]
-    assert float(kind(**SMALL).remaining(jnp.int32(20))) == 1.0
+    algo, env = kind(**SMALL, anneal_steps=1280), make("gymnax:CartPole-v1", SMALL["num_envs"])
+    assert [float(algo.remaining(env, jnp.int32(i))) for i in (0, 5, 10, 20)] == [1.0, 0.5, 0.0, 0.0]
+    assert float(kind(**SMALL).remaining(env, jnp.int32(20))) == 1.0
+
+
+@pytest.mark.parametrize(
+    "layout", ["fused", "fused:devices=2", "actors:actors=2", "seed:envs=2", "allreduce:workers=2"]
+)
+def test_the_step_size_falls_as_fast_under_every_layout(layout):
+    """Over three iterations of all environments, however few of them a replica has."""
+    algo = ALGOS["a2c"](num_envs=4, horizon=8, hidden=(8,), anneal_steps=3 * 4 * 8)
+    nets = [
+        driver.train(algo, "gymnax:CartPole-v1", layout=layout, steps=iterations * 32).state.net
+        for iterations in (2, 3, 4)
+    ]
+    assert different(nets[0], nets[1]) and not different(nets[1], nets[2])
 
 
 def test_nothing_is_learned_when_no_annealing_remains(kind, key):

@@ -5,11 +5,9 @@ One gradient step per short piece of experience, on returns that the critic comp
 
 from dataclasses import dataclass
 
-import jax
-
-from weft.algos.policy_gradient import PolicyGradient
+from weft.algos.on_policy import values
+from weft.algos.policy_gradient import PolicyGradient, Targets
 from weft.nets.actor_critic import Net
-from weft.ops.memory import see, unroll
 from weft.ops.returns import lambda_returns
 from weft.ops.rollout import Transition
 
@@ -18,22 +16,18 @@ from weft.ops.rollout import Transition
 class A2C(PolicyGradient):
     """Advantage actor-critic: one gradient step per short rollout."""
 
-    horizon: int = 32
-    lr: float = 2e-3
-    normalise_advantage: bool = False
     lam: float = 1.0
     """Weight of longer returns: 1 takes as many rewards as there are, 0 one."""
 
-    def targets(self, net: Net, trajectory: Transition) -> tuple[jax.Array, jax.Array]:
-        _, memory = unroll(net, trajectory.obs, trajectory.past)
-        _, seen = see(net, memory, trajectory.final_obs)
-        target = lambda_returns(
+    def targets(self, net: Net, trajectory: Transition) -> Targets:
+        _, v_tm1, v_t = values(net, trajectory)
+        returns = lambda_returns(
             trajectory.reward,
             terminated=trajectory.terminated,
             truncated=trajectory.truncated,
             valid=trajectory.valid,
-            v_t=net.value(seen),
+            v_t=v_t,
             gamma=self.gamma,
             lam=self.lam,
         )
-        return target, trajectory.valid
+        return Targets(returns, returns - v_tm1, trajectory.valid)

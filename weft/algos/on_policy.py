@@ -16,7 +16,7 @@ import optax
 from weft.algorithm import Algorithm, Play
 from weft.envs.timestep import Env
 from weft.errors import WeftError
-from weft.fragment import fragment
+from weft.fragment import fragment, replica
 from weft.metrics import Mean
 from weft.nets.actor_critic import Net
 from weft.nets.build import build
@@ -25,7 +25,7 @@ from weft.nets.mlp import Activation
 from weft.nets.recurrent import MemoryKind
 from weft.ops.distributions import Distribution, draw_noise
 from weft.ops.losses import average
-from weft.ops.memory import forget, initial, see
+from weft.ops.memory import forget, initial, see, unroll
 from weft.ops.rollout import Place, Transition, rollout
 
 
@@ -68,7 +68,7 @@ class OnPolicy(Algorithm):
     gamma: float = 0.99
     """Discount per step."""
     lr: float = 1e-3
-    """Adam's step size."""
+    """Step size."""
     max_grad_norm: float = 0.5
     """Gradients longer than this are shortened to it."""
     entropy_weight: float = 0.01
@@ -117,7 +117,8 @@ class OnPolicy(Algorithm):
             length=self.horizon,
             unroll=self.unroll,
         )
-        net, opt, metrics = self.learn(state.net, state.opt, trajectory, self.remaining(state.iteration), key_learn)
+        remaining = self.remaining(env, state.iteration)
+        net, opt, metrics = self.learn(state.net, state.opt, trajectory, remaining, key_learn)
         env_state, episodes = env.episodes(here.env)
         state = State(net, opt, env_state, here.obs, here.memory, state.iteration + 1, key)
         return state, metrics | episodes
@@ -162,12 +163,20 @@ class OnPolicy(Algorithm):
         total = average(policy) + self.value_weight * average(value) - self.entropy_weight * average(entropy)
         return total, {"policy_loss": policy, "value_loss": value, "entropy": entropy}
 
-    def remaining(self, iteration: jax.Array) -> jax.Array:
+    def remaining(self, env: Env, iteration: jax.Array) -> jax.Array:
         """The share of the annealing that is still to come: from 1 down to 0."""
         if not self.anneal_steps:
             return jnp.ones((), jnp.float32)
-        done = iteration.astype(jnp.float32) * (self.num_envs * self.horizon / self.anneal_steps)
-        return jnp.maximum(1.0 - done, 0.0)
+        _, replicas = replica()
+        shares = (iteration * replicas).astype(jnp.float32)
+        return jnp.maximum(1.0 - shares * (env.num_envs * self.horizon / self.anneal_steps), 0.0)
 
     def _optimiser(self) -> optax.GradientTransformation:
         return optax.chain(optax.clip_by_global_norm(self.max_grad_norm), optax.scale_by_adam(eps=1e-5))
+
+
+def values(net: Net, trajectory: Transition) -> tuple[Any, jax.Array, jax.Array]:
+    """What is seen at every step, what that is worth, and what it is worth where the step led."""
+    seen, memory = unroll(net, trajectory.obs, trajectory.past)
+    _, seen_last = see(net, memory, trajectory.final_obs)
+    return seen, net.value(seen), net.value(seen_last)

@@ -12,14 +12,14 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from weft.algos.on_policy import OnPolicy
+from weft.algos.on_policy import OnPolicy, values
 from weft.errors import WeftError
 from weft.fragment import all_mean, fragment
 from weft.metrics import Mean
 from weft.nets.actor_critic import Net
 from weft.ops.batches import fold_time, shuffled, swap_time, take_rows
 from weft.ops.losses import clipped_squared_error, clipped_surrogate, normalise, squared_error
-from weft.ops.memory import Past, see, unroll
+from weft.ops.memory import Past, unroll
 from weft.ops.returns import gae
 from weft.ops.rollout import Transition
 
@@ -36,6 +36,8 @@ class Sample:
     advantage: jax.Array
     valid: jax.Array
     past: Past | None
+    target: jax.Array | None = None
+    """Where the value should go, if not to the old value plus the advantage."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +83,22 @@ class PPO(OnPolicy):
 
     def samples(self, net: Net, trajectory: Transition) -> Sample:
         """The trajectory with what is fixed while learning from it: old probabilities, values and advantages."""
+        v_tm1, advantage, target = self.estimate(net, trajectory)
+        return Sample(
+            obs=trajectory.obs,
+            action=trajectory.action,
+            log_prob=trajectory.extra.log_prob(trajectory.action),
+            value=v_tm1,
+            advantage=advantage,
+            valid=trajectory.valid,
+            past=trajectory.past,
+            target=target,
+        )
+
+    def estimate(self, net: Net, trajectory: Transition) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+        """Old values, advantages, and where values should go: None is to the one plus the other."""
         # Values are not needed to act: computed here they are two large products, in the rollout many small ones.
-        seen, memory = unroll(net, trajectory.obs, trajectory.past)
-        _, seen_last = see(net, memory, trajectory.final_obs)
-        v_tm1, v_t = net.value(seen), net.value(seen_last)
+        _, v_tm1, v_t = values(net, trajectory)
         advantage = gae(
             trajectory.reward,
             terminated=trajectory.terminated,
@@ -95,16 +109,7 @@ class PPO(OnPolicy):
             gamma=self.gamma,
             lam=self.lam,
         )
-        log_prob = trajectory.extra.log_prob(trajectory.action)
-        return Sample(
-            obs=trajectory.obs,
-            action=trajectory.action,
-            log_prob=log_prob,
-            value=v_tm1,
-            advantage=advantage,
-            valid=trajectory.valid,
-            past=trajectory.past,
-        )
+        return v_tm1, advantage, None
 
     @fragment
     def gradient(self, net: Net, sample: Sample, remaining: jax.Array) -> tuple[Net, dict[str, Mean]]:
@@ -112,7 +117,7 @@ class PPO(OnPolicy):
         clip = self.clip * remaining if self.anneal_clip else self.clip
         valid = sample.valid
         advantage = normalise(sample.advantage, valid) if self.normalise_advantage else sample.advantage
-        target = sample.value + sample.advantage
+        target = sample.value + sample.advantage if sample.target is None else sample.target
 
         def loss(net: Net) -> tuple[jax.Array, dict[str, Mean]]:
             seen, _ = unroll(net, sample.obs, sample.past, time=1)

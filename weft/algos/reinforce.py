@@ -5,12 +5,13 @@ ended when the rollout does are left out, so `horizon` should be longer than mos
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
-import jax
 import jax.numpy as jnp
 
-from weft.algos.policy_gradient import PolicyGradient
+from weft.algos.policy_gradient import PolicyGradient, Targets
 from weft.nets.actor_critic import Net
+from weft.ops.memory import unroll
 from weft.ops.returns import discounted_returns, ends_within
 from weft.ops.rollout import Transition
 
@@ -24,8 +25,11 @@ class Reinforce(PolicyGradient):
     lr: float = 5e-3
     # Whole returns make the value's first gradients huge; clipped with them the policy's would vanish, and then leap.
     max_grad_norm: float = 1e3
+    normalise_advantage: bool = True
+    optimiser: Literal["adam", "rmsprop"] = "adam"
+    epsilon: float = 1e-5
 
-    def targets(self, net: Net, trajectory: Transition) -> tuple[jax.Array, jax.Array]:
+    def targets(self, net: Net, trajectory: Transition) -> Targets:
         returns = discounted_returns(
             trajectory.reward,
             terminated=trajectory.terminated,
@@ -34,4 +38,6 @@ class Reinforce(PolicyGradient):
             v_t=jnp.zeros_like(trajectory.reward),
             gamma=self.gamma,
         )
-        return returns, trajectory.valid & ends_within(trajectory.terminated | trajectory.truncated)
+        seen, _ = unroll(net, trajectory.obs, trajectory.past)
+        known = ends_within(trajectory.terminated | trajectory.truncated)
+        return Targets(returns, returns - net.value(seen), trajectory.valid & known)

@@ -1,13 +1,10 @@
 """Losses of policy-gradient methods. Each term is a `Mean` over valid rows: what is minimised is what is reported."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from weft.metrics import Mean
-from weft.nets.actor_critic import Net
 
 
 def policy_gradient(
@@ -47,25 +44,6 @@ def clipped_squared_error(
     """Half the larger squared error of the value and of the value kept within `clip` of the old one."""
     near = value_old + jnp.clip(value - value_old, -clip, clip)
     return Mean.of(0.5 * jnp.maximum(jnp.square(value - target), jnp.square(near - target)), valid)
-
-
-def actor_critic(
-    net: Net,
-    obs: Any,
-    action: Any,
-    *,
-    target: Float[Array, "*batch"],
-    valid: Bool[Array, "*batch"],
-    normalised: bool,
-) -> dict[str, Mean]:
-    """The terms of one actor-critic step: the value goes to `target`, the policy to what did better than the value."""
-    policy, value = net.policy(obs), net.value(obs)
-    advantage = normalise(target - value, valid) if normalised else target - value
-    return {
-        "policy": policy_gradient(policy.log_prob(action), advantage=advantage, valid=valid),
-        "value": squared_error(value, target, valid=valid),
-        "entropy": Mean.of(policy.entropy(), valid),
-    }
 
 
 def normalise(x: Float[Array, "*batch"], valid: Bool[Array, "*batch"]) -> Float[Array, "*batch"]:
