@@ -1,5 +1,7 @@
 """A little experience to learn from, for tests of single algorithms."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +22,14 @@ def collect(algo, env, state):
         key=key_env,
         length=algo.horizon,
     )[1]
+
+
+def moved(state, key, by=0.3):
+    """The state after its net was changed a little, so that what it collected before is another policy's."""
+    leaves, tree = jax.tree.flatten(state.net)
+    keys = jax.random.split(key, len(leaves))
+    leaves = [x + by * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)]
+    return dataclasses.replace(state, net=jax.tree.unflatten(tree, leaves))
 
 
 def learned(algo, state, trajectory):

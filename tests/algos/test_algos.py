@@ -44,7 +44,7 @@ ADAM = {"optimiser": "adam", "epsilon": 1e-5}
 
 @pytest.mark.parametrize(
     ("name", "iterations", "settings"),
-    [("reinforce", 200, {}), ("a2c", 500, ADAM), ("ppo", 60, {})],
+    [("reinforce", 200, {}), ("a2c", 500, ADAM), ("ppo", 60, {}), ("impala", 500, ADAM), ("appo", 60, {})],
 )
 def test_an_algorithm_learns(name, iterations, settings, key):
     algo = ALGOS[name](num_envs=16, horizon=32, lr=3e-3, **settings)

@@ -4,12 +4,20 @@ from typing import Any
 
 from weft.algorithm import Algorithm
 from weft.algos.a2c import A2C
+from weft.algos.appo import APPO
+from weft.algos.impala import IMPALA
 from weft.algos.ppo import PPO
 from weft.algos.reinforce import Reinforce
 from weft.errors import WeftError, unknown
 from weft.modules import import_module
 
-ALGOS: dict[str, type[Algorithm]] = {"reinforce": Reinforce, "a2c": A2C, "ppo": PPO}
+ALGOS: dict[str, type[Algorithm]] = {
+    "reinforce": Reinforce,
+    "a2c": A2C,
+    "ppo": PPO,
+    "impala": IMPALA,
+    "appo": APPO,
+}
 
 
 def load_algorithm(name: str) -> type[Algorithm]:
