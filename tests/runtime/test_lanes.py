@@ -108,7 +108,7 @@ def test_a_slow_lane_is_waited_for_before_it_is_too_late() -> None:
     work(lanes, 1)
     assert learn(lanes) == [1]
     work(lanes, 1)
-    assert lanes.choice() is None
+    assert not lanes.choice()
     lanes.arrive(0, lanes.lanes[0].begun)
     assert learn(lanes) == [0]
     assert lanes.lags == {0: 1, 1: 1}

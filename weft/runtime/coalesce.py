@@ -32,9 +32,13 @@ class Coalesced:
     shared: tuple[bool, ...]
     """For every input of the run."""
     executables: dict[int, Executable]
+    alone: Callable[..., list[Any]] | None = None
+    """The run itself, for a call that nobody joined."""
 
     def __call__(self, calls: Sequence[tuple[int, Sequence[Any]]]) -> list[list[Any]]:
         """The results of some calls, each a version and its inputs."""
+        if len(calls) == 1 and self.alone is not None:
+            return [self.alone(*calls[0][1])]
         size = min(size for size in self.executables if size >= len(calls))
         newest = max(calls, key=lambda call: call[0])[1]
         common = [value for value, shared in zip(newest, self.shared, strict=True) if shared]
@@ -43,9 +47,17 @@ class Coalesced:
         return self.executables[size](common, own)[: len(calls)]
 
 
-def compile_coalesced(run: Run, context: Context, devices: Devices, shared: Sequence[bool], most: int) -> Coalesced:
-    """A run for 1, 2, 4 ... calls, and for `most`."""
-    sizes = sorted({min(2**power, most) for power in range(most.bit_length() + 1)})
+def compile_coalesced(
+    run: Run,
+    context: Context,
+    devices: Devices,
+    shared: Sequence[bool],
+    most: int,
+    alone: Callable[..., list[Any]] | None = None,
+) -> Coalesced:
+    """A run for 1, 2, 4 ... calls, and for `most`; `alone` is there for 1 already."""
+    least = 1 if alone is None else 2
+    sizes = sorted({min(2**power, most) for power in range(most.bit_length() + 1) if 2**power >= least})
     function = run_function(run, context)
     mapped = jax.vmap(function, in_axes=tuple(None if same else 0 for same in shared))
 
@@ -59,7 +71,7 @@ def compile_coalesced(run: Run, context: Context, devices: Devices, shared: Sequ
     own = [aval for aval, same in zip(avals, shared, strict=True) if not same]
     options = compiler_options(context)
     executables = {size: jax.jit(together).lower(common, [own] * size).compile(options) for size in sizes}
-    return Coalesced(tuple(shared), executables)
+    return Coalesced(tuple(shared), executables, alone)
 
 
 @dataclass

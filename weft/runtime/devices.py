@@ -89,13 +89,13 @@ class Devices:
 
         return call
 
-    def stack(self, steps: Sequence[Any]) -> Any:
-        """What a loop collected, as one array that leads with the steps."""
-        if self.count > 1:
-            return _stack(steps, axis=1)
-        if isinstance(steps[0], np.ndarray):
-            return np.stack(steps)
-        return _stack(steps, axis=0)
+    def stack(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
+        """What a loop collected, each as one array that leads with the steps."""
+        # By the last step: what a loop starts from may come from elsewhere.
+        on_host = [self.count == 1 and isinstance(steps[-1], np.ndarray) for steps in columns]
+        others = [steps for steps, host in zip(columns, on_host, strict=True) if not host]
+        stacked = iter(_stack(others, axis=0 if self.count == 1 else 1) if others else ())
+        return [np.array(steps) if host else next(stacked) for steps, host in zip(columns, on_host, strict=True)]
 
 
 def run_inline() -> None:
@@ -144,5 +144,5 @@ def _numbers(devices: Devices, count: int) -> list[Any]:
 
 
 @jax.jit(static_argnames="axis")
-def _stack(steps: Sequence[Any], axis: int) -> Any:
-    return jnp.stack(steps, axis=axis)
+def _stack(columns: Sequence[Sequence[Any]], axis: int) -> list[Any]:
+    return [jnp.stack(steps, axis=axis) for steps in columns]

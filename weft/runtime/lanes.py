@@ -123,9 +123,14 @@ class Lanes:
     def form(self) -> list[int]:
         """Wait until enough lanes are ready; take their work, in the order of their numbers."""
         with self.condition:
-            self.wait.until(self.condition, lambda: self.choice() is not None, self.hungry, self.missing)
-            chosen = self.choice()
-            assert chosen is not None
+            chosen: list[Lane] = []
+
+            def found() -> list[Lane]:
+                nonlocal chosen
+                chosen = self.choice()
+                return chosen
+
+            self.wait.until(self.condition, found, self.hungry, self.missing)
             self.latest = [self.taken - lane.version for lane in chosen]
             self.lags.update(self.latest)
             for lane in chosen:
@@ -160,18 +165,18 @@ class Lanes:
         ahead = sum(other.under_way for other in self.lanes)
         return self.taken + ahead // self.take <= self.version + self.max_lag
 
-    def choice(self) -> list[Lane] | None:
-        """The lanes to take now: the oldest work that is ready, if all else can still be taken in time."""
-        ready = sorted((lane for lane in self.lanes if lane.ready), key=lambda lane: (lane.version, lane.order))
-        chosen = ready[: self.take]
-        if len(chosen) < self.take:
-            return None
+    def choice(self) -> list[Lane]:
+        """The lanes to take now: the oldest work that is ready, if all else can still be taken in time; else none."""
+        ready = [lane for lane in self.lanes if lane.ready]
+        if len(ready) < self.take:
+            return []
+        chosen = sorted(ready, key=lambda lane: (lane.version, lane.order))[: self.take]
+        return chosen if self.max_lag is None or self.leaves_time(chosen, self.max_lag) else []
+
+    def leaves_time(self, chosen: list[Lane], max_lag: int) -> bool:
+        """Whether all other work that is under way can still be taken in time."""
         later = sorted(lane.version for lane in self.lanes if lane.under_way and lane not in chosen)
-        if self.max_lag is not None and any(
-            self.taken + 1 + place // self.take > version + self.max_lag for place, version in enumerate(later)
-        ):
-            return None
-        return chosen
+        return all(self.taken + 1 + place // self.take <= version + max_lag for place, version in enumerate(later))
 
     def missing(self) -> str:
         names = ", ".join(lane.name for lane in self.lanes if not lane.ready)

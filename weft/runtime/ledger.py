@@ -5,17 +5,19 @@ as many reports of a role as make one iteration of the whole loop, in the order 
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from weft.layout.layout import Role
 from weft.metrics import Mean
 from weft.project.project import Projection
 from weft.runtime.channel import Clock, Wait
+from weft.runtime.evaluate import sum_of
 
 # Rows that a strand may be ahead of the one that is still open. In step it is what bounds those that nothing else does;
 # lanes are never so far ahead of who takes from them, so that it does not hold them up.
@@ -71,12 +73,13 @@ class Ledger:
             self.done = number
             self.condition.notify_all()
         states, tree = self.projection.whole.state_tree.num_leaves, self.projection.whole.metric_tree
-        metrics = jax.tree.unflatten(tree, [row.total(states + index) for index in range(tree.num_leaves)])
+        totals = row.totals({role.name: role for role in self.projection.layout.roles})
+        metrics = jax.tree.unflatten(tree, [totals[states + index] for index in range(tree.num_leaves)])
         return row.lateness() | metrics if self.projection.layout.lanes else metrics
 
     def complete(self, number: int) -> bool:
         row = self.rows.get(number)
-        return row is not None and all(row.came.get(role, 0) == count for role, count in self.expected.items())
+        return row is not None and all(len(row.reports.get(role, ())) == count for role, count in self.expected.items())
 
     def absorb(self, pause: Callable[[], None]) -> None:
         """Add what has come to its rows."""
@@ -88,34 +91,60 @@ class Ledger:
         if not reports:
             pause()
         for row, role, replica, measured, lags in reports:
-            self.rows.setdefault(row, Row()).add(role, replica, jax.device_get(measured), lags)
+            self.rows.setdefault(row, Row()).add(role, replica, measured, lags)
 
 
 @dataclass
 class Row:
     """Reports: metrics are totals and counts, so that putting them together is addition."""
 
-    parts: dict[int, list[tuple[int, np.ndarray]]] = field(default_factory=dict)
-    """By output, what each replica measured."""
-    came: dict[str, int] = field(default_factory=dict)
+    reports: dict[str, list[tuple[int, dict[int, Any]]]] = field(default_factory=dict)
+    """By role, what each replica measured."""
     lags: list[int] = field(default_factory=list)
     """Of the work that was taken."""
 
-    def add(self, role: Role, replica: int, measured: dict[int, np.ndarray], lags: Sequence[int] = ()) -> None:
+    def add(self, role: Role, replica: int, measured: dict[int, Any], lags: Sequence[int] = ()) -> None:
         self.lags += lags
-        self.came[role.name] = self.came.get(role.name, 0) + 1
-        for index, array in measured.items():
-            array = np.sum(array, axis=0) if role.devices > 1 else array
-            self.parts.setdefault(index, []).append((replica, array))
+        self.reports.setdefault(role.name, []).append((replica, measured))
+
+    def totals(self, roles: Mapping[str, Role]) -> dict[int, np.ndarray]:
+        """The sums in the order of replicas, whoever came first: the same bits every time."""
+        return {
+            index: total
+            for name, reports in self.reports.items()
+            for index, total in _added(roles[name], [part for _, part in sorted(reports, key=lambda it: it[0])]).items()
+        }
 
     def lateness(self) -> dict[str, Mean]:
         """The lag of the row's work as metrics, in its mean and at most."""
         pairs = {"lag": (sum(self.lags), len(self.lags)), "lag_max": (max(self.lags), 1)}
         return {name: Mean(*np.array(pair, np.float32)[:, None]) for name, pair in pairs.items()}
 
-    def total(self, index: int) -> np.ndarray:
-        """The sum in the order of replicas, whoever came first: the same bits every time."""
-        return np.sum([array for _, array in sorted(self.parts[index], key=lambda part: part[0])], axis=0)
+
+def _added(role: Role, reports: list[dict[int, Any]]) -> dict[int, np.ndarray]:
+    """The sum of what the replicas of a role measured."""
+    columns = {index: [report[index] for report in reports] for index in reports[0]}
+    if role.devices > 1 or role.on:
+        arrays = {index: np.concatenate([_by_device(part, role) for part in parts]) for index, parts in columns.items()}
+        return {index: np.sum(array, axis=0) for index, array in arrays.items()}
+    # One call and one transfer for all: a metric is a few numbers, and there may be thousands of reports a second.
+    kinds: dict[Any, list[int]] = {}
+    for index, parts in columns.items():
+        kinds.setdefault((parts[0].shape, parts[0].dtype), []).append(index)
+    return {
+        index: total
+        for same in kinds.values()
+        for index, total in zip(same, np.asarray(_sums([columns[index] for index in same])), strict=True)
+    }
+
+
+def _by_device(part: Any, role: Role) -> np.ndarray:
+    return np.asarray(part) if role.devices > 1 else np.asarray(part)[None]
+
+
+@jax.jit
+def _sums(columns: list[list[Any]]) -> Any:
+    return jnp.stack([sum_of(parts) for parts in columns])
 
 
 def reports_per_row(role: Role) -> int:

@@ -79,8 +79,11 @@ class Local:
         runs = [step for step, times in walk(program.steps) if isinstance(step, Run) and times > 1]
         context, devices = self.context(role, 0), Devices.of(self.projection.layout, role, 0)
         shared = self.projection.views[role.name].needs.terms.relaxed.get(role.name, frozenset())
+        alone = self.executables[role.name, 0]
         return {
-            run: compile_coalesced(run, context, devices, [value in shared for value in run.inputs], role.batch)
+            run: compile_coalesced(
+                run, context, devices, [value in shared for value in run.inputs], role.batch, alone[run]
+            )
             for run in runs
         }
 

@@ -158,8 +158,8 @@ class Strand:
                 ends = end[1](slots)
                 slots.update(zip(move[0], move[1](slots), strict=True))
             slots.update(zip(end[0], ends, strict=True))
-            for output, values in zip(collect[0], zip(*collected, strict=True), strict=True):
-                slots[output] = self.devices.stack(values[::-1] if step.reverse else values)
+            columns = list(zip(*(collected[::-1] if step.reverse else collected), strict=True))
+            slots.update(zip(collect[0], self.devices.stack(columns), strict=True))
 
         return act
 
