@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any, Literal
 
 import hypothesis.strategies as st
@@ -256,10 +256,18 @@ class Scheduler:
 class Turns(threading.Condition):
     """A condition under a scheduler. Outside of a run there is nothing to decide, and it does nothing."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, beside: "Turns | None" = None) -> None:
         self.scheduler = scheduler
-        self.owner: Task | None = None
+        self.lock = SimpleNamespace(owner=None) if beside is None else beside.lock
         self.waiting: deque[Task] = deque()
+
+    @property
+    def owner(self) -> Task | None:
+        return self.lock.owner
+
+    @owner.setter
+    def owner(self, task: Task | None) -> None:
+        self.lock.owner = task
 
     def __enter__(self) -> bool:
         task = self.scheduler.current
@@ -311,8 +319,9 @@ class Controlled(Wait):
         super().__init__()
         self.scheduler = Scheduler(schedule, timeouts, fine, doing=self.doing)
 
-    def condition(self) -> threading.Condition:
-        condition = Turns(self.scheduler)
+    def condition(self, beside: threading.Condition | None = None) -> threading.Condition:
+        assert beside is None or isinstance(beside, Turns)
+        condition = Turns(self.scheduler, beside)
         self.conditions.append(condition)
         return condition
 

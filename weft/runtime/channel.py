@@ -55,10 +55,14 @@ class Wait:
     limit: float = 600.0
     stopping: bool = False
     conditions: list[threading.Condition] = field(default_factory=list)
+    locks: dict[threading.Condition, Any] = field(default_factory=dict)
     doing: dict[str, What] = field(default_factory=dict)
 
-    def condition(self) -> threading.Condition:
-        condition = threading.Condition()
+    def condition(self, beside: threading.Condition | None = None) -> threading.Condition:
+        """Something to wait for; `beside` another, it has the same lock."""
+        lock = threading.RLock() if beside is None else self.locks[beside]
+        condition = threading.Condition(lock)
+        self.locks[condition] = lock
         self.conditions.append(condition)
         return condition
 

@@ -70,7 +70,9 @@ class Lanes:
 
     def __post_init__(self) -> None:
         self.lanes = [Lane(name) for name in self.names]
+        # Two things to wait for, so that nobody is woken for nothing: what a lane may do, and what can be taken.
         self.condition = self.wait.condition()
+        self.taking = self.wait.condition(beside=self.condition)
         self.begun = self.taken = self.version = self.arrivals = 0
         self.copies: dict[Any, Any] = {}
         self.hungry = Clock(self.taker)
@@ -103,7 +105,7 @@ class Lanes:
             if lane.read < lane.begun:
                 # What others of its strands read later is no older, and the oldest is what counts.
                 lane.read, lane.version = lane.begun, self.version
-                self.condition.notify_all()
+                self.taking.notify_all()
             if place not in self.copies:
                 self.copies[place] = copy(self.value)
             return self.copies[place]
@@ -118,7 +120,7 @@ class Lanes:
                     self.arrivals += 1
                     lane.order = self.arrivals
                     self.most = max(self.most, self.ready)
-                    self.condition.notify_all()
+                    self.taking.notify_all()
 
     def form(self) -> list[int]:
         """Wait until enough lanes are ready; take their work, in the order of their numbers."""
@@ -130,7 +132,7 @@ class Lanes:
                 chosen = self.choice()
                 return chosen
 
-            self.wait.until(self.condition, found, self.hungry, self.missing)
+            self.wait.until(self.taking, found, self.hungry, self.missing)
             self.latest = [self.taken - lane.version for lane in chosen]
             self.lags.update(self.latest)
             for lane in chosen:

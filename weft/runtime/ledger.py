@@ -4,7 +4,7 @@ In step, row number `n` is what all strands measured in their iteration `n`. Lan
 as many reports of a role as make one iteration of the whole loop, in the order in which they came.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,7 +43,10 @@ class Ledger:
             name: [index for index in range(states, len(homes)) if homes[index] == name] for name in self.expected
         }
         self.inbox: deque[tuple[int, Role, int, dict[int, Any], Sequence[int]]] = deque()
+        self.counted: Counter[int] = Counter()
+        self.whole = sum(self.expected.values())
         self.condition = self.wait.condition()
+        self.complete = self.wait.condition(beside=self.condition)
 
     def report(
         self, role: Role, replica: int, number: int, outputs: dict[int, Any], clock: Clock, lags: Sequence[int] = ()
@@ -54,7 +57,11 @@ class Ledger:
             self.wait.until(self.condition, lambda: row <= self.done + AHEAD, clock, "the reports of others")
             measured = {index: outputs[index] for index in self.metrics[role.name]}
             self.inbox.append((row, role, replica, measured, lags))
-            self.condition.notify_all()
+            self.counted[row] += 1
+            # Whoever follows waits for whole rows: to wake it for every report would cost more than the report.
+            if self.counted[row] == self.whole:
+                del self.counted[row]
+                self.complete.notify_all()
 
     def place(self, role: Role, number: int) -> int:
         """The number of the row that a report belongs to."""
@@ -66,7 +73,7 @@ class Ledger:
     def next(self, pause: Callable[[], None]) -> Any:
         """The metrics of the next row, as soon as it is complete; `pause` is called now and then while waiting."""
         number = self.done + 1
-        while not self.complete(number):
+        while not self.is_complete(number):
             self.absorb(pause)
         row = self.rows.pop(number)
         with self.condition:
@@ -77,15 +84,15 @@ class Ledger:
         metrics = jax.tree.unflatten(tree, [totals[states + index] for index in range(tree.num_leaves)])
         return row.lateness() | metrics if self.projection.layout.lanes else metrics
 
-    def complete(self, number: int) -> bool:
+    def is_complete(self, number: int) -> bool:
         row = self.rows.get(number)
         return row is not None and all(len(row.reports.get(role, ())) == count for role, count in self.expected.items())
 
     def absorb(self, pause: Callable[[], None]) -> None:
         """Add what has come to its rows."""
         with self.condition:
-            if not self.inbox:
-                self.condition.wait(0.1)
+            if self.done + 1 in self.counted or not self.inbox:
+                self.complete.wait(0.1)
             reports = list(self.inbox)
             self.inbox.clear()
         if not reports:
