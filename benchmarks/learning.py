@@ -53,6 +53,7 @@ MEMORY = ("num_envs=8", "horizon=32", "epochs=20", "minibatches=1", "lr=1e-3", "
 MEMORY += ("entropy_weight=0", "anneal_steps=200000", "anneal_clip=true", "activation=relu", "hidden=64")
 MEMORY_NORMALISED = ("normalise_obs", "normalise_reward=0.98")
 CHAIN = ("horizon=64", "lr=1e-3")
+ANNEALED = ("anneal_steps=990000",)
 HIDDEN = "benchmarks.hidden:HiddenVelocities"
 
 
@@ -62,13 +63,31 @@ def memory_row(memory: str, **options: Any) -> Row:
     return Row("ppo", HIDDEN, steps=200_000, target=475, settings=settings, wrappers=MEMORY_NORMALISED, **options)
 
 
+def asynchronous_rows(env: str) -> tuple[Row, ...]:
+    """CartPole with roles that go at their own pace."""
+    layouts = {
+        ("impala", 990_000): "impala:actors=2",
+        ("appo", 490_000): "impala:actors=2",
+        ("a2c", 990_000): "a3c:workers=2",
+        ("ppo", 490_000): "seed:envs=2,take=1",
+    }
+    return tuple(
+        Row(algo, env, steps=steps, target=475, layout=layout, seeds=(0, 1, 2))
+        for (algo, steps), layout in layouts.items()
+    )
+
+
 ROWS = (
     Row("ppo", "gymnax:CartPole-v1", steps=490_000, target=475),
     Row("ppo", "gymnax:CartPole-v1", steps=490_000, target=475, layout="actors:actors=2"),
     Row("ppo", "gymnax:CartPole-v1", steps=490_000, target=475, layout="seed:envs=2"),
     Row("ppo", "gymnax:CartPole-v1", steps=490_000, target=475, layout="allreduce:workers=2"),
-    Row("a2c", "gymnax:CartPole-v1", steps=990_000, target=450),
-    Row("reinforce", "gymnax:CartPole-v1", steps=990_000, target=450),
+    Row("a2c", "gymnax:CartPole-v1", steps=990_000, target=475, settings=ANNEALED),
+    Row("impala", "gymnax:CartPole-v1", steps=990_000, target=475, settings=ANNEALED),
+    Row("appo", "gymnax:CartPole-v1", steps=490_000, target=475),
+    Row("reinforce", "gymnax:CartPole-v1", steps=990_000, target=475, settings=ANNEALED),
+    *asynchronous_rows("gymnax:CartPole-v1"),
+    *asynchronous_rows("gym:CartPole-v1"),
     Row("ppo", "gymnax:Pendulum-v1", steps=990_000, target=-300, settings=PENDULUM),
     Row("ppo", "gym:CartPole-v1", steps=490_000, target=475),
     Row("ppo", "gym:CartPole-v1", steps=490_000, target=475, layout="actors:actors=2"),
@@ -162,14 +181,14 @@ def table(records: list[dict[str, Any]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="rows whose name holds this")
+    parser.add_argument("--only", nargs="+", default=[""], help="rows whose name holds one of these")
     parser.add_argument("--seeds", type=int, nargs="+", help="instead of the rows' own")
     parser.add_argument("--layout", help="instead of the rows' own")
     parser.add_argument("--jobs", type=int, default=1, help="seeds to train at a time (default: 1)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for learning.md and learning.json")
     args = parser.parse_args()
     given = {name: value for name, value in (("seeds", args.seeds), ("layout", args.layout)) if value is not None}
-    rows = [dataclasses.replace(row, **given) for row in ROWS if args.only in row.name]
+    rows = [dataclasses.replace(row, **given) for row in ROWS if any(only in row.name for only in args.only)]
     args.out.mkdir(parents=True, exist_ok=True)
     kept = args.out / "learning.json"
     known = {record["name"]: record for record in (json.loads(kept.read_text()) if kept.exists() else [])}
