@@ -24,10 +24,9 @@ from plain_ppo import make_ppo
 from weft import envs
 from weft.algos.ppo import PPO
 from weft.layout.catalogue import parse
-from weft.project.program import Recv, Run, Send
 from weft.project.project import project
 from weft.runtime.local import Local
-from weft.runtime.strand import Strand
+from weft.runtime.meter import Meter
 
 RESULTS = Path(__file__).parent / "results"
 ENV = "gymnax:CartPole-v1"
@@ -116,29 +115,15 @@ def where_time_goes(layout: str, size: dict[str, int], iterations: int) -> dict[
     """Microseconds per step of the environments that each role spends running, waiting and sending."""
     engine, holder = prepare(layout, size, 1)
     engine.run(holder[0], 1)
+    meter = Meter()
+    started = time.perf_counter()
+    engine.run(holder[0], iterations, meter=meter)
+    total = 1e6 * (time.perf_counter() - started) / (iterations * size["horizon"])
     spent: dict[str, float] = {}
-
-    def timed(label: str, action: Callable[[Strand, Any], None]) -> Callable[[Strand, Any], None]:
-        def go(strand: Strand, step: Any) -> None:
-            started = time.perf_counter()
-            action(strand, step)
-            key = f"{strand.program.role} {label}"
-            spent[key] = spent.get(key, 0.0) + time.perf_counter() - started
-
-        return go
-
-    kept = dict(Strand.actions)
-    Strand.actions.update(
-        {Run: timed("runs", kept[Run]), Recv: timed("waits", kept[Recv]), Send: timed("sends", kept[Send])}
-    )
-    try:
-        started = time.perf_counter()
-        engine.run(holder[0], iterations)
-        total = time.perf_counter() - started
-    finally:
-        Strand.actions.update(kept)
-    steps = iterations * size["horizon"]
-    return {"total": 1e6 * total / steps} | {key: 1e6 * value / steps for key, value in sorted(spent.items())}
+    for share in meter.read()[1].roles:
+        shares = {"runs": share.computing, "waits": share.waiting, "sends": share.sending}
+        spent |= {f"{share.role} {what}": total * part for what, part in shares.items()}
+    return {"total": total} | dict(sorted(spent.items()))
 
 
 def per_step(seconds: dict[str, list[float]], args: argparse.Namespace) -> dict[str, float]:
