@@ -6,6 +6,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.matrix import TABLES
+
 DOCS = Path(__file__).parents[1] / "docs"
 
 
@@ -21,6 +23,11 @@ def example() -> ModuleType:
 def test_every_print_has_its_place(example: ModuleType) -> None:
     page = (DOCS / "how-it-works.md").read_text()
     assert all(f"<!-- print: {name} -->" in page for name in example.PRINTS)
+
+
+def test_every_table_has_its_place() -> None:
+    page = (DOCS / "layouts.md").read_text()
+    assert all(f"<!-- table: {name} -->" in page for name in TABLES)
 
 
 def test_the_pages_show_what_the_code_prints(example: ModuleType) -> None:

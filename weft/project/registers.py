@@ -32,14 +32,14 @@ def _relaxed(graph: Graph, needs: Needs, layout: Layout) -> dict[str, frozenset[
             value
             for node in graph.nodes
             if node.body is not None
-            for index in _late(node, node.body, needs.bodies[node], (maker, reader))
+            for index in late_carries(node, node.body, needs.bodies[node], (maker, reader))
             for value in (node.inputs[node.consts + index], node.body.inputs[node.consts + index])
         )
         for maker, reader in layout.registers
     }
 
 
-def _late(node: Node, body: Graph, needs: Needs, edge: tuple[str, str]) -> Iterator[int]:
+def late_carries(node: Node, body: Graph, needs: Needs, edge: tuple[str, str]) -> Iterator[int]:
     """What is carried to the next step whose value comes to the reader from the maker, itself or by way of glue."""
     maker, reader = edge
     late = {value for value, receivers in needs.crossings.items() if receivers.get(reader) == maker}

@@ -10,6 +10,7 @@ from weft.graph.graph import Graph, Value, walk
 from weft.graph.trace import Trace
 from weft.layout.layout import Layout
 from weft.project.emit import Key
+from weft.project.handover import hand_over
 from weft.project.needs import Needs, Terms, find_needs
 from weft.project.registers import relax
 
@@ -48,6 +49,9 @@ def make_view(traced: Trace, layout: Layout, whole: Graph) -> View:
         return find_needs(graph, roles, len(traced.state_names), traced.groups, terms)
 
     needs = settle(Terms(sizes))
+    if layout.taker is not None:
+        graph = hand_over(graph, needs, layout)
+        needs = settle(Terms(sizes))
     leaves = len(traced.state_names)
     return View(traced, graph, settle(relax(graph, needs, layout, leaves)) if layout.registers else needs)
 

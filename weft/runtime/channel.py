@@ -118,6 +118,10 @@ class Stream:
         self.sent = self.bytes = self.most = 0
         self.waits = f"{self.dest} to take {self.label}", f"{self.label} from {self.source}"
 
+    @property
+    def full(self) -> bool:
+        return len(self.items) >= self.capacity
+
     def put(self, item: Any) -> None:
         with self.condition:
             self.wait.until(self.condition, lambda: len(self.items) < self.capacity, self.blocked, self.waits[0])

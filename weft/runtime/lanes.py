@@ -5,7 +5,7 @@ number of lanes: an iteration of it takes the work of `take` lanes that are read
 version of what they read. A lane goes through three moments in every iteration of its own:
 
 - it *begins*, and reads the newest version;
-- it *arrives*, when it first turns to whoever takes: its work is ready, or it has something to ask;
+- it *arrives*, when its work is done or it must wait for whoever takes: for an answer, or for room to send;
 - it is *taken*, and only then may it begin again. So a lane never has more than one piece of work that waits, and the
   memory for what is under way is bounded by the number of lanes.
 
@@ -111,7 +111,7 @@ class Lanes:
             return self.copies[place]
 
     def arrive(self, index: int, number: int) -> None:
-        """A lane turns to whoever takes, for the first time in its iteration `number` or again."""
+        """A lane can do nothing more for now without whoever takes, in its iteration `number`."""
         lane = self.lanes[index]
         if lane.arrived < number:
             with self.condition:

@@ -100,7 +100,7 @@ class Taking:
 
 @dataclass
 class Arriving:
-    """A lane's end of a stream to whoever takes: to use it is to arrive."""
+    """A lane's end of a stream to or from whoever takes: it arrives when it must wait for it."""
 
     stream: Stream
     at: Place
@@ -110,7 +110,8 @@ class Arriving:
         return self.stream.place
 
     def put(self, item: Any) -> None:
-        self.at.arrive()
+        if self.stream.full:
+            self.at.arrive()
         self.stream.put(item)
 
     def get(self) -> Any:

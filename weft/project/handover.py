@@ -1,0 +1,48 @@
+"""State of the lanes that whoever takes needs too.
+
+In step, a role that needs a leaf of the state keeps it: whoever makes its next value sends that at the end of an
+iteration, for the next one. A role that takes is with other lanes in its next iteration, so it cannot keep what is a
+lane's: it is handed over at the start of every iteration, by the lane that is taken. In the graph that is a node of the
+lane's role that names the leaf; everybody else uses what it names.
+
+A policy's memory is such a leaf: an actor acts with it, and a learner goes through the rollout again from where it was.
+"""
+
+from dataclasses import replace
+
+from weft.graph.graph import Graph, Node, Value
+from weft.layout.layout import Layout
+from weft.project.needs import Needs
+from weft.project.registers import late_carries
+
+
+def hand_over(graph: Graph, needs: Needs, layout: Layout) -> Graph:
+    """The graph, where what the lanes carry and the taker needs crosses at the start of an iteration."""
+    if layout.taker is None:
+        return graph
+    nodes = {
+        node: _handed(node, node.body, needs.bodies[node], layout) for node in graph.nodes if node.body is not None
+    }
+    return replace(graph, nodes=tuple(nodes.get(node, node) for node in graph.nodes))
+
+
+def _handed(node: Node, body: Graph, needs: Needs, layout: Layout) -> Node:
+    taker = layout.taker
+    assert taker is not None
+    named = {
+        node.consts + index: role.name
+        for role in layout.roles
+        if role is not taker
+        for index in late_carries(node, body, needs, (role.name, taker.name))
+    }
+    if not named:
+        return node
+    given = {body.inputs[place]: Value(body.inputs[place].aval, body.inputs[place].name) for place in named}
+    first = tuple(
+        Node("glue", "start", (start,), (value,), None, key=f"{node.key}/start of {place}", role=named[place])
+        for place, (start, value) in zip(named, given.items(), strict=True)
+    )
+    rest = tuple(
+        replace(inner, inputs=tuple(given.get(value, value) for value in inner.inputs)) for inner in body.nodes
+    )
+    return replace(node, body=replace(body, nodes=first + rest))
