@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,8 @@ from weft.project.printer import as_mermaid, as_text, describe
 from weft.project.project import Projection, project
 from weft.runtime.driver import Plan
 
-PAGES = (Path(__file__).parent / "how-it-works.md", Path(__file__).parents[1] / "README.md")
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "docs" / "how-it-works.md", ROOT / "docs" / "layouts.md", ROOT / "README.md")
 
 
 # begin loop
@@ -139,18 +141,29 @@ def drawing(layout: str) -> str:
     return as_mermaid(describe(Plan.of(PPO(), "gymnax:CartPole-v1", layout).project()))
 
 
+def table(name: str) -> str:
+    """A table of what trains under what, from the code that tests it."""
+    return import_module("tests.matrix").TABLES[name]()
+
+
 def fill(page: str) -> str:
-    """A page with every fenced block after a line `<!-- print: NAME -->` or `<!-- graph: LAYOUT -->` made anew."""
+    """A page made anew: every fenced block after a line `<!-- print: NAME -->` or `<!-- graph: LAYOUT -->`, and all
+    from a line `<!-- table: NAME -->` to the next `<!-- end -->`."""
 
     def block(found: re.Match[str]) -> str:
         text = PRINTS[found["name"]]() if found["kind"] == "print" else drawing(found["name"])
         return f"{found['head']}{text}\n```"
 
     pattern = r"(?P<head><!-- (?P<kind>print|graph): (?P<name>\w+) -->\n```\w*\n)(?P<body>.*?)```"
-    return re.sub(pattern, block, page, flags=re.DOTALL)
+    page = re.sub(pattern, block, page, flags=re.DOTALL)
+    pattern = r"(?P<head><!-- table: (?P<name>\w+) -->\n).*?(?P<end><!-- end -->)"
+    return re.sub(
+        pattern, lambda found: f"{found['head']}{table(found['name'])}\n{found['end']}", page, flags=re.DOTALL
+    )
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
     for path in PAGES:
         path.write_text(fill(path.read_text()))
         sys.stdout.write(f"wrote {path.name}\n")

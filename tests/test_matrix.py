@@ -1,0 +1,287 @@
+"""Every algorithm under every layout of the catalogue trains and takes every step once, or is refused with a reason."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from tests.matrix import DEVICE, FAILS, FORMS, HOST, NUM_ENVS, ROWS, SEVERAL, Cell, refusal
+from weft import check
+from weft.algos import ALGOS
+from weft.envs.gymnasium import GymGame
+from weft.errors import WeftError
+from weft.layout.catalogue import LAYOUTS
+from weft.project.links import is_key
+from weft.project.program import Send, walk
+from weft.report.update import Update
+from weft.runtime import driver, local
+from weft.runtime.channel import Stream
+from weft.runtime.local import RoleFailed, Session
+
+ITERATIONS = 3
+
+# What is refused, all of it: a refusal that does not stand here fails, and so does one here that is none any more.
+MERGES = (
+    r"merges over the \d replicas of (actor|env|worker), so that each would wait for all, but .* take all \d, use one"
+)
+REFUSED = {
+    ("normalise_obs", form): MERGES
+    for form in (
+        "impala:actors=2",
+        "impala:actors=4,take=2,max_lag=1",
+        "impala:actors=4,learners=2",
+        "seed:envs=2,take=1",
+        "a3c:workers=2",
+    )
+}
+
+# One algorithm goes under every form; the others where a layout has several of something, in one form of each kind.
+FIRST = "a2c"
+WIDE = (
+    "fused:devices=2",
+    "actors:actors=2",
+    "impala:actors=4,take=2,max_lag=1",
+    "sebulba:take=2,actor_devices=0+1,learner_devices=2+3",
+    "seed:envs=2",
+    "seed:envs=2,take=1",
+    "allreduce:workers=2",
+    "a3c:workers=2",
+)
+ENVS = (DEVICE, HOST)
+TRAINED = [
+    *(Cell(FIRST, form, env) for form in WIDE for env in ENVS),
+    *(Cell(FIRST, form, ENVS[place % 2]) for place, form in enumerate(FORMS) if form not in WIDE),
+    *(
+        Cell(row, form, ENVS[(number + place) % 2])
+        for number, row in enumerate(ALGOS)
+        for place, form in enumerate(WIDE)
+        if row != FIRST
+    ),
+]
+VARIANTS = [
+    Cell("normalise_obs", "impala:actors=2,take=2,max_lag=0", HOST),
+    Cell("normalise_obs", "seed:envs=2", DEVICE),
+]
+MEMORY = {
+    Cell("memory=gru", "impala:actors=4,take=2,max_lag=1", DEVICE): "actor",
+    Cell("memory=gru", "seed:envs=2,take=1", HOST): "inference",
+}
+
+
+@pytest.fixture(autouse=True)
+def quick_to_compile() -> Iterator[None]:
+    """What is compiled here runs a few times only: without optimisation it is there in two thirds of the time."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) <= before
+
+
+class Counted(Stream):
+    """A stream that counts what is taken from it."""
+
+    taken = 0
+
+    def get(self) -> Any:
+        item = super().get()
+        self.taken += 1
+        return item
+
+
+class Updates(list[Update]):
+    """Those of a run, in order."""
+
+    def __call__(self, update: Update) -> None:
+        self.append(update)
+
+
+@dataclass
+class Run:
+    """A cell that was trained."""
+
+    result: driver.Result
+    session: Session
+    updates: Updates
+
+    @classmethod
+    def of(cls, cell: Cell, monkeypatch: pytest.MonkeyPatch) -> "Run":
+        sessions, updates = kept(monkeypatch), Updates()
+        monkeypatch.setattr(local, "Stream", Counted)
+        steps = ITERATIONS * steps_of(cell)
+        result = driver.train(
+            cell.algo, cell.world, layout=cell.form, steps=steps, observers=[updates], stuck_after=120.0
+        )
+        (session,) = sessions
+        return cls(result, session, updates)
+
+    def total(self, metric: str) -> float:
+        return sum(update.metrics[metric][0].sum() for update in self.updates)
+
+    def count(self, metric: str) -> float:
+        return sum(update.metrics[metric][1].sum() for update in self.updates)
+
+
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
+    """The sessions that are begun from now on."""
+    sessions: list[Session] = []
+
+    class Kept(Session):
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            sessions.append(self)
+
+    monkeypatch.setattr(local, "Session", Kept)
+    return sessions
+
+
+def steps_of(cell: Cell) -> int:
+    """Environment steps in one iteration."""
+    return NUM_ENVS * cell.algo.horizon  # type: ignore[attr-defined]
+
+
+def test_the_matrix_has_every_algorithm_and_every_layout() -> None:
+    assert set(ALGOS) <= set(ROWS)
+    assert {form.partition(":")[0] for form in FORMS} == {form.partition(":")[0] for form in SEVERAL} == set(LAYOUTS)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_what_is_refused_is_what_is_written_here(row: str) -> None:
+    found = {(row, form) for form in FORMS if refusal(Cell(row, form))}
+    assert found == {cell for cell in REFUSED if cell[0] == row}
+
+
+@pytest.mark.parametrize("cell", TRAINED + VARIANTS, ids=str)
+def test_a_cell_trains_and_takes_every_step_once(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, steps = Run.of(cell, monkeypatch), ITERATIONS * steps_of(cell)
+    assert (run.result.steps, run.result.iterations, len(run.updates)) == (steps, ITERATIONS, ITERATIONS)
+    assert_finite(run)
+    assert steps_made(run) == steps
+    assert steps_learned(run, cell) == steps
+    assert optimiser_steps(run.result.state) == ITERATIONS * cell.learns
+    assert_nothing_is_left(run.session)
+
+
+@pytest.mark.parametrize(("cell", "home"), MEMORY.items(), ids=str)
+def test_memory_lives_with_who_acts(cell: Cell, home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run.of(cell, monkeypatch)
+    assert_finite(run)
+    assert steps_made(run) == steps_learned(run, cell) == run.result.steps
+    assert optimiser_steps(run.result.state) == ITERATIONS * cell.learns
+    assert_nothing_is_left(run.session)
+    projection = run.session.projection
+    homes = zip(projection.whole.state_names, projection.homes, strict=False)
+    assert {where for leaf, where in homes if leaf.startswith("state.memory")} == {home}
+
+
+@pytest.mark.parametrize("cell", [Cell(*cell) for cell in FAILS], ids=str)
+@pytest.mark.xfail(strict=True, raises=RoleFailed)
+def test_a_cell_that_fails_will_train(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_nothing_is_left(Run.of(cell, monkeypatch).session)
+
+
+@pytest.mark.parametrize("env", [DEVICE, HOST])
+@pytest.mark.parametrize(("row", "form"), REFUSED)
+def test_a_cell_is_refused_before_anything_starts(
+    row: str, form: str, env: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell, sessions = Cell(row, form, env), kept(monkeypatch)
+    monkeypatch.setattr(threading.Thread, "start", forbidden)
+    monkeypatch.setattr(GymGame, "pool", forbidden)
+    monkeypatch.setattr(driver.Plan, "init", forbidden)
+    with pytest.raises(WeftError, match=REFUSED[row, form]):
+        driver.train(cell.algo, cell.world, layout=form, steps=steps_of(cell))
+    assert not sessions
+
+
+def forbidden(*_: Any, **__: Any) -> Any:
+    raise AssertionError("something started")
+
+
+IN_STEP = (
+    "impala:actors=2,take=2,max_lag=0",
+    "sebulba:take=2,max_lag=0,actor_devices=0+1,learner_devices=2+3",
+    "seed:envs=2,take=2,max_lag=0",
+    "a3c:workers=2,take=2,max_lag=0",
+)
+ALONE = (
+    "impala:actors=1,max_lag=0",
+    "sebulba:actors=1,max_lag=0,actor_devices=1,learner_devices=2",
+    "seed:envs=1,take=1,max_lag=0",
+    "a3c:workers=1,max_lag=0",
+)
+
+
+@pytest.mark.parametrize(("row", "form"), [(row, IN_STEP[number % 4]) for number, row in enumerate(ALGOS)])
+def test_without_lag_and_with_all_taken_a_layout_is_its_own_in_step(row: str, form: str) -> None:
+    found = check(Cell(row, form).algo, DEVICE, layout=form, iterations=2)
+    assert found.identical and found.against.endswith("in step"), found.table()
+
+
+@pytest.mark.parametrize(("row", "form"), [(row, ALONE[(number + 2) % 4]) for number, row in enumerate(ALGOS)])
+def test_with_one_of_each_role_it_is_the_fused_loop(row: str, form: str) -> None:
+    found = check(Cell(row, form).algo, DEVICE, layout=form, against="fused", iterations=2)
+    assert found.identical and found.against == "fused", found.table()
+
+
+def assert_finite(run: Run) -> None:
+    for update in run.updates:
+        for name, pair in update.metrics.items():
+            assert np.isfinite(pair).all(), name
+    for path, leaf in jax.tree_util.tree_flatten_with_path(run.result.state)[0]:
+        assert is_key(leaf) or np.isfinite(leaf).all(), jax.tree_util.keystr(path)
+
+
+def steps_made(run: Run) -> float:
+    """The environments' own count of their steps."""
+    env = run.result.state.env
+    while hasattr(env, "memory"):
+        env = env.inner
+    if hasattr(env, "token"):
+        # A call to reset, and one in every iteration for the statistics of episodes.
+        return int(env.token.sum()) - NUM_ENVS * (1 + ITERATIONS)
+    return run.total("episode_length") + float(env.episodes.running_length.sum())
+
+
+def steps_learned(run: Run, cell: Cell) -> float:
+    """The steps that the loss was over."""
+    if cell.row == "reinforce":
+        # It leaves out the episodes that are not over; those that are it must have seen.
+        assert 0 < run.count("entropy") <= run.result.steps and run.count("episode_length") > 0
+        return run.result.steps
+    return run.count("entropy") / getattr(cell.algo, "epochs", 1)
+
+
+def optimiser_steps(state: Any) -> int:
+    return int(optax.tree.get(state.opt, "count"))
+
+
+def assert_nothing_is_left(session: Session) -> None:
+    """What was put into streams was taken, as often as the programs say; what lanes began was taken, in time."""
+    layout, expected = session.layout, {}
+    for role in layout.roles:
+        for step, times in walk(session.projection.programs[role.name].steps):
+            if isinstance(step, Send):
+                expected[step.message] = ITERATIONS * times * max(role.replicas, layout.role(step.to).replicas)
+    sent = dict.fromkeys(expected, 0)
+    for (message, *_), stream in session.streams.items():
+        assert isinstance(stream, Counted) and stream.sent == stream.taken and not stream.items
+        sent[message] += stream.sent
+    assert sent == expected
+    for lanes in session.lanes:
+        work = ITERATIONS * len(lanes.lanes)
+        assert all(0 < lane.begun == lane.arrived == lane.taken for lane in lanes.lanes)
+        assert sum(lane.taken for lane in lanes.lanes) == lanes.lags.total() == work
+        assert lanes.version == lanes.taken == work // lanes.take
+        assert lanes.max_lag is None or max(lanes.lags) <= lanes.max_lag
