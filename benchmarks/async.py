@@ -61,7 +61,12 @@ UNEVEN = {
     "central inference, 64 steps": ("seed:envs=8", "seed:envs=8,take=1", 64),
 }
 # Chosen so that acting and learning take about the same time; what they take is measured.
-EVEN: dict[str, Any] = {"num_envs": 64, "horizon": 128, "hidden": (32,), "shared": True}
+EVEN: dict[str, Any] = {
+    "num_envs": 64,
+    "horizon": 128,
+    "hidden": (64,),
+    "shared": True,
+}
 EVEN_ENV = "gymnax:Breakout-MinAtar"
 EVEN_LAYOUTS = {"in step": "actors:actors=1", "at once": "impala:actors=1"}
 
@@ -387,14 +392,7 @@ def main() -> None:
     settings = {name: getattr(args, name) for name in SETTINGS}
     found = {name: apart(name, settings) for name in PARTS if args.only in (None, name)}
     kept = RESULTS / "async.json"
-    record = (
-        (json.loads(kept.read_text()) if args.only and kept.exists() else {})
-        | {
-            "platform": f"{jax.devices()[0].device_kind}, {os.cpu_count()} cores",
-            "versions": {"python": platform.python_version(), "jax": jax.__version__, "gymnasium": gym.__version__},
-        }
-        | found
-    )
+    record = (json.loads(kept.read_text()) if args.only and kept.exists() else {}) | found
     text = "\n".join(table(record)) + "\n"
     sys.stdout.write(text)
     RESULTS.mkdir(exist_ok=True)
@@ -410,17 +408,24 @@ def apart(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=os.environ | PARTS[name][1])
     if done.returncode:
         raise SystemExit(f"{name} failed, see above")
-    return json.loads(done.stdout.splitlines()[-1]) | {"settings": settings, "load before": load}
+    return json.loads(done.stdout.splitlines()[-1]) | {"settings": settings, "load before": load, "machine": machine()}
+
+
+def machine() -> str:
+    """What this runs on and with."""
+    cores = f"{len(os.sched_getaffinity(0))} cores"
+    versions = f"python {platform.python_version()}, jax {jax.__version__}, gymnasium {gym.__version__}"
+    return f"{jax.devices()[0].device_kind}, {cores}, {versions}"
 
 
 def table(record: dict[str, Any]) -> Iterator[str]:
-    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     yield "<!-- Written by benchmarks/async.py. -->"
-    yield f"{record['platform']}, {versions}: medians (least to most)."
+    yield "Medians (least to most)."
     for name, part in zip(PARTS, (uneven_table, even_table, operations_table, peers_table), strict=True):
         if name in record:
             yield from part(record[name])
-            yield from ("", f"Before it began, {record[name]['load before']:.1f} others wanted a core.")
+            load = f"before it began {record[name]['load before']:.1f} others wanted a core"
+            yield from ("", f"On {record[name]['machine']}; {load}.")
 
 
 def uneven_table(found: dict[str, Any]) -> Iterator[str]:

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from tests.matrix import DEVICE, FAILS, FORMS, HOST, NUM_ENVS, ROWS, SEVERAL, Cell, refusal
+from tests.matrix import DEVICE, FORMS, HOST, NUM_ENVS, ROWS, SEVERAL, Cell, refusal
 from weft import check
 from weft.algos import ALGOS
 from weft.envs.gymnasium import GymGame
@@ -21,7 +21,7 @@ from weft.project.program import Send, walk
 from weft.report.update import Update
 from weft.runtime import driver, local
 from weft.runtime.channel import Stream
-from weft.runtime.local import RoleFailed, Session
+from weft.runtime.local import Session
 
 ITERATIONS = 3
 
@@ -185,9 +185,8 @@ def test_memory_lives_with_who_acts(cell: Cell, home: str, monkeypatch: pytest.M
     assert {where for leaf, where in homes if leaf.startswith("state.memory")} == {home}
 
 
-@pytest.mark.parametrize("cell", [Cell(*cell) for cell in FAILS], ids=str)
-@pytest.mark.xfail(strict=True, raises=RoleFailed)
-def test_a_cell_that_fails_will_train(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_on_different_devices_merge(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = Cell("normalise_obs", "sebulba:take=2,actor_devices=0+1,learner_devices=2+3")
     assert_nothing_is_left(Run.of(cell, monkeypatch).session)
 
 

@@ -14,6 +14,15 @@ from weft.layout.catalogue import LAYOUTS, parse
         ("actors:actors=3", "actor x3 {env, act} | learner {learn, *}"),
         ("seed:envs=2", "env x2 {env} | learner {act, learn, *}"),
         ("allreduce:workers=2", "worker x2 {*}"),
+        (
+            "impala:actors=4,take=2",
+            "actor x4 {env, act} | learner taking 2 of 4 {learn, *} | register learner -> actor",
+        ),
+        (
+            "sebulba:actors=4,actor_devices=0+1,learner_devices=gpu:2+3",
+            "actor x4 on 0, 1 {env, act} | learner on gpu:2, 3 taking 1 of 4 {learn, *} | register learner -> actor, "
+            "lag at most 1",
+        ),
     ],
 )
 def test_text_stands_for_a_layout_and_stays_its_name(text: str, printed: str) -> None:
@@ -30,6 +39,12 @@ def test_text_stands_for_a_layout_and_stays_its_name(text: str, printed: str) ->
         ("seed:envs=two", "should be envs=N"),
         ("seed:envs=-1", "should be envs=N"),
         ("seed:envs=0", "replicas=0"),
+        ("seed:envs=2,batch=4", "are for its asynchronous form: give take too"),
+        ("seed:envs=2,max_lag=1", "are for its asynchronous form: give take too"),
+        ("seed:envs=2,take=1,batch=0", "batch=0"),
+        ("seed:envs=2,take=1,wait_ms=soon", "should be wait_ms=X with a number X"),
+        ("impala:actors=4,take=3", "learner takes 3 of 4 lanes: the first must divide the second"),
+        ("impala:actors=4,learners=3", "4 lanes cannot be shared out evenly over 3 replicas of learner"),
     ],
 )
 def test_text_that_says_something_else_is_refused(text: str, message: str) -> None:

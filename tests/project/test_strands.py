@@ -99,7 +99,9 @@ def test_parts_that_give_each_other_something_stay_together() -> None:
     def start(env: Any) -> Any:
         return {"token": new_token(env.num_envs), "last": jnp.float32(0), "kept": jnp.float32(0)}
 
-    roles = projected(toy(start, again), Layout(Role("replay", ("replay",), apart=True), Role("learner", ("*",)))).layout
+    roles = projected(
+        toy(start, again), Layout(Role("replay", ("replay",), apart=True), Role("learner", ("*",)))
+    ).layout
     assert [role.runs for role in roles.roles] == [
         ("replay.size", "replay.more"),
         ("replay.last", "replay.keep"),

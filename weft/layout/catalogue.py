@@ -51,10 +51,12 @@ def seed(
     """Environments apart, central inference (SEED RL); with `take` no environment waits for another."""
     environments = Role("env", runs=("env",), replicas=envs)
     if take is None:
+        if max_lag is not None or batch is not None or wait_ms:
+            raise WeftError("seed: max_lag, batch and wait_ms are for its asynchronous form: give take too, as take=1")
         return Layout(environments, Role("learner", runs=("act", "learn", "*")), name="seed")
     return Layout(
         environments,
-        Role("inference", runs=("act",), replicas=envs, batch=batch or envs, wait=wait_ms / 1000),
+        Role("inference", runs=("act",), replicas=envs, batch=envs if batch is None else batch, wait=wait_ms / 1000),
         Role("learner", runs=("learn", "*"), take=take),
         registers=[("learner", "inference")],
         max_lag=max_lag,

@@ -11,13 +11,13 @@ from weft.project.views import View
 
 def with_registers(views: dict[str, View], programs: dict[str, Program]) -> dict[str, Program]:
     """The programs, with the leaves of the state that they read from registers and those that they write."""
-    return {name: replace(program, **_registers(views[name], name)) for name, program in programs.items()}
+    return {name: replace(program, **_registers(views[name], program)) for name, program in programs.items()}
 
 
-def _registers(view: View, role: str) -> dict[str, frozenset[int]]:
-    terms, leaves = view.needs.terms, range(len(view.trace.state_names))
-    reads = frozenset(leaf for leaf in leaves if terms.relax(role, view.graph.inputs[leaf]))
-    return {"reads": reads, "writes": terms.written.get(role, frozenset())}
+def _registers(view: View, program: Program) -> dict[str, frozenset[int]]:
+    terms = view.needs.terms
+    reads = frozenset(leaf for leaf in program.inputs if terms.relax(program.role, view.graph.inputs[leaf]))
+    return {"reads": reads, "writes": terms.written.get(program.role, frozenset())}
 
 
 def check_lanes(

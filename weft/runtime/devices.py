@@ -74,6 +74,14 @@ class Devices:
         """What the first device has of an array."""
         return self.parts(value)[0]
 
+    def out(self, value: Any) -> Any:
+        """An array on the default device, wherever it was."""
+        return jax.device_put(value, jax.devices()[0])
+
+    def back(self, value: Any) -> Any:
+        """What was brought out, where it came from."""
+        return self.spread([value] if self.count == 1 else list(value))
+
     def numbers(self, count: int) -> list[Any]:
         """The numbers below `count`, on each device: made once."""
         return _numbers(self, count)
@@ -114,7 +122,7 @@ def find_device(name: str) -> Any:
         devices = jax.devices(kind or None)
     except RuntimeError:
         devices = []
-    if (number and not number.isdecimal()) or int(number or 0) >= len(devices):
+    if not name or (number and not number.isdecimal()) or int(number or 0) >= len(devices):
         known = ", ".join(f"{device.platform}:{device.id}" for device in jax.devices())
         raise WeftError(f"there is no device {name!r} here: give one of {known}, or its number")
     return devices[int(number or 0)]

@@ -84,7 +84,15 @@ class Strand:
         return self.calling(self.devices.each(step.call), step)
 
     def merge(self, step: Merge) -> Act:
-        return self.calling(lambda *inputs: self.meetings[step].join(self.index, list(inputs)), step)
+        meeting, devices = self.meetings[step], self.devices
+
+        def join(*inputs: Any) -> Iterable[Any]:
+            if not devices.places:
+                return meeting.join(self.index, list(inputs))
+            # Replicas may be on different devices: they meet on one of them.
+            return map(devices.back, meeting.join(self.index, [devices.out(value) for value in inputs]))
+
+        return self.calling(join, step)
 
     def calling(self, function: Callable[..., Iterable[Any]], step: Run | Host | Merge) -> Act:
         slots, read, outputs = self.slots, reading(step.inputs), step.outputs
