@@ -85,7 +85,7 @@ def test_a_wrong_id_is_refused(env_id, message):
         ("tests.envs.games:Countin", "unknown name in tests.envs.games 'Countin': did you mean 'Counting'"),
         ("tests.envs.nothing:Counting", "no module named 'tests.envs.nothing'"),
         ("tests/envs/games.py:Counting", "not a module's name"),
-        ("tests.envs.games", "write module:attribute"),
+        ("tests.envs.games", "names no attribute of a module: give your own environment as module:attribute"),
         ("tests.envs.games:LENGTH", "makes no environment"),
         (dict, "makes no environment"),
     ],

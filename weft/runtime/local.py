@@ -270,9 +270,11 @@ class Session:
 
     def fill_registers(self, leaves: list[Any]) -> None:
         """Version 0 is the state before the run."""
-        for lanes, taker in zip(self.lanes, filter(None, [self.layout.taker] * len(self.lanes)), strict=True):
-            writes = sorted(self.projection.programs[taker.name].writes)
-            lanes.value = dict(zip(writes, copied([leaves[leaf] for leaf in writes]), strict=True))
+        if self.layout.taker is not None:
+            writes = sorted(self.projection.programs[self.layout.taker.name].writes)
+            value = dict(zip(writes, copied([leaves[leaf] for leaf in writes]), strict=True))
+            for lanes in self.lanes:
+                lanes.value = value
 
     def outgoing(self, role: Role, index: int, step: Send) -> tuple[End, ...]:
         to = self.layout.role(step.to)
