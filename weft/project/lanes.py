@@ -35,7 +35,7 @@ def check_lanes(
     for role in layout.roles:
         merges = [step for step, _ in walk(programs[role.name].steps) if isinstance(step, Merge)]
         if role.take is None and merges:
-            what = merges[0].message.partition(":")[2]
+            what = merges[0].message.rpartition("/")[2]
             raise WeftError(
                 f"{what} merges over the {role.replicas} replicas of {role.name}, so that each would wait for all, but "
                 f"{taker.name} takes {taker.take} of {taker.of}: take all {taker.of}, use one lane, or do without "
