@@ -28,7 +28,7 @@ def error_of(capsys, *argv):
         ([], "the following arguments are required: COMMAND"),
         (["trian"], "invalid choice: 'trian'"),
         (["train"], "the following arguments are required: ALGO, ENV"),
-        (["train", "ppoo", ENV], "unknown algorithm 'ppoo': did you mean 'ppo'?"),
+        (["train", "ppoo", ENV], "unknown algorithm 'ppoo': did you mean 'ppo' or 'appo'?"),
         (["train", "nowhere:Thing", ENV], "no module named 'nowhere'"),
         (["train", "weft.algos:Thing", ENV], "unknown class in weft.algos 'Thing'"),
         (["train", "weft.errors:WeftError", ENV], "weft.errors:WeftError is not an algorithm"),

@@ -58,9 +58,9 @@ def test_the_comparison_sees_what_replicas_change() -> None:
 
 def test_one_differing_leaf_is_enough() -> None:
     same, other = Difference("state.a", 3, 0, 0.0), Difference("state.b", 3, 1, 0.5)
-    assert Comparison("seed", 1, (same,)).identical
-    assert not Comparison("seed", 1, (same, other)).identical
-    assert "state.b" in Comparison("seed", 1, (same, other)).table()
+    assert Comparison("seed", "fused", 1, (same,)).identical
+    assert not Comparison("seed", "fused", 1, (same, other)).identical
+    assert "state.b" in Comparison("seed", "fused", 1, (same, other)).table()
 
 
 def test_comparing_is_by_bits() -> None:
