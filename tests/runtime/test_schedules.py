@@ -375,7 +375,7 @@ def test_a_ledger_puts_every_report_into_one_row(
     ledger = Ledger(wait, fake_projection(*roles, lanes=2 * replicas[1] if in_lanes else 0))
 
     def bounded() -> None:
-        assert all(report[0] <= ledger.done + AHEAD for report in ledger.inbox)
+        assert all(row <= ledger.done + AHEAD for row in ledger.rows)
 
     def report(role: Role, replica: int) -> None:
         clock, output = Clock(f"{role.name}[{replica}]"), "ab".index(role.name)

@@ -4,7 +4,6 @@ In step, row number `n` is what all strands measured in their iteration `n`. Lan
 as many reports of a role as make one iteration of the whole loop, in the order in which they came.
 """
 
-from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,9 +41,8 @@ class Ledger:
         self.metrics = {
             name: [index for index in range(states, len(homes)) if homes[index] == name] for name in self.expected
         }
-        self.inbox: deque[tuple[int, Role, int, dict[int, Any], Sequence[int]]] = deque()
-        self.counted: Counter[int] = Counter()
         self.whole = sum(self.expected.values())
+        # Whoever follows waits for whole rows: to wake it for every report would cost more than the report.
         self.condition = self.wait.condition()
         self.complete = self.wait.condition(beside=self.condition)
 
@@ -56,11 +54,9 @@ class Ledger:
             row = self.place(role, number)
             self.wait.until(self.condition, lambda: row <= self.done + AHEAD, clock, "the reports of others")
             measured = {index: outputs[index] for index in self.metrics[role.name]}
-            self.inbox.append((row, role, replica, measured, lags))
-            self.counted[row] += 1
-            # Whoever follows waits for whole rows: to wake it for every report would cost more than the report.
-            if self.counted[row] == self.whole:
-                del self.counted[row]
+            open_row = self.rows.setdefault(row, Row())
+            open_row.add(role, replica, measured, lags)
+            if open_row.came == self.whole:
                 self.complete.notify_all()
 
     def place(self, role: Role, number: int) -> int:
@@ -72,33 +68,26 @@ class Ledger:
 
     def next(self, pause: Callable[[], None]) -> Any:
         """The metrics of the next row, as soon as it is complete; `pause` is called now and then while waiting."""
-        number = self.done + 1
-        while not self.is_complete(number):
-            self.absorb(pause)
-        row = self.rows.pop(number)
-        with self.condition:
-            self.done = number
-            self.condition.notify_all()
+        while (row := self.take()) is None:
+            pause()
         states, tree = self.projection.whole.state_tree.num_leaves, self.projection.whole.metric_tree
         totals = row.totals({role.name: role for role in self.projection.layout.roles})
         metrics = jax.tree.unflatten(tree, [totals[states + index] for index in range(tree.num_leaves)])
         return row.lateness() | metrics if self.projection.layout.lanes else metrics
 
-    def is_complete(self, number: int) -> bool:
-        row = self.rows.get(number)
-        return row is not None and all(len(row.reports.get(role, ())) == count for role, count in self.expected.items())
-
-    def absorb(self, pause: Callable[[], None]) -> None:
-        """Add what has come to its rows."""
+    def take(self) -> "Row | None":
+        """The next row, if it is complete within a moment."""
         with self.condition:
-            if self.done + 1 in self.counted or not self.inbox:
+            if not self.is_complete(self.done + 1):
                 self.complete.wait(0.1)
-            reports = list(self.inbox)
-            self.inbox.clear()
-        if not reports:
-            pause()
-        for row, role, replica, measured, lags in reports:
-            self.rows.setdefault(row, Row()).add(role, replica, measured, lags)
+            if not self.is_complete(self.done + 1):
+                return None
+            self.done += 1
+            self.condition.notify_all()
+            return self.rows.pop(self.done)
+
+    def is_complete(self, number: int) -> bool:
+        return number in self.rows and self.rows[number].came == self.whole
 
 
 @dataclass
@@ -109,6 +98,10 @@ class Row:
     """By role, what each replica measured."""
     lags: list[int] = field(default_factory=list)
     """Of the work that was taken."""
+
+    @property
+    def came(self) -> int:
+        return sum(map(len, self.reports.values()))
 
     def add(self, role: Role, replica: int, measured: dict[int, Any], lags: Sequence[int] = ()) -> None:
         self.lags += lags
