@@ -322,7 +322,7 @@ class Controlled(Wait):
     def condition(self, beside: threading.Condition | None = None) -> threading.Condition:
         assert beside is None or isinstance(beside, Turns)
         condition = Turns(self.scheduler, beside)
-        self.conditions.append(condition)
+        self.locks[condition] = None
         return condition
 
 

@@ -79,14 +79,14 @@ class _Lift:
             owner = self.maker(inputs)
             roles = frozenset({owner} if owner else ())
             if mark and mark.kind == "merge" and owner:
-                return self.add("merge", mark.name, eqn, inputs, role=owner, key=self.key("all_" + mark.name))
+                return self.merge(mark, eqn, inputs, owner)
         if not roles:
             return self.add("glue", eqn.primitive.name, eqn, inputs)
         if len(roles) == 1 and not self.interrupts(eqn, roles):
             (role,) = roles
             return self.whole(mark, eqn, inputs, role, owner)
         if mark and mark.kind == "merge":
-            return self.add("merge", mark.name, eqn, inputs, role=owner, key=self.key("all_" + mark.name))
+            return self.merge(mark, eqn, inputs, owner)
         if mark and mark.kind == "host":
             outputs = self.add("host", mark.name, eqn, inputs, role=owner, key=self.key("host " + mark.name))
             return self.untied(eqn, inputs, outputs) if owner and self.layout.role(owner).apart else outputs
@@ -111,11 +111,12 @@ class _Lift:
         outputs = self.closed(eqn.params["jaxpr"], inputs, role)
         if mark is None or owner is not None or role is None:
             return outputs
-        if self.layout.role(role).apart:
-            # A token that hangs on no call is nobody's to give.
-            named = self.add("fragment", mark.name, eqn, outputs, role=role, key=self.key(mark.name), inline=True)
-            return tuple(old if old in self.loose else new for old, new in zip(outputs, named, strict=True))
-        return self.add("fragment", mark.name, eqn, outputs, role=role, key=self.key(mark.name), inline=True)
+        named = self.add("fragment", mark.name, eqn, outputs, role=role, key=self.key(mark.name), inline=True)
+        # A token that hangs on no call is nobody's to give.
+        return tuple(old if old in self.loose else new for old, new in zip(outputs, named, strict=True))
+
+    def merge(self, mark: Mark, eqn: Any, inputs: Any, owner: str | None) -> tuple[Value, ...]:
+        return self.add("merge", mark.name, eqn, inputs, role=owner, key=self.key("all_" + mark.name))
 
     def untied(self, eqn: Any, inputs: Any, outputs: tuple[Value, ...]) -> tuple[Value, ...]:
         """The results of host code that needs no order: its next token is counted, not waited for."""

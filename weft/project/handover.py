@@ -8,35 +8,25 @@ lane's role that names the leaf; everybody else uses what it names.
 A policy's memory is such a leaf: an actor acts with it, and a learner goes through the rollout again from where it was.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.graph.graph import Graph, Node, Value
-from weft.layout.layout import Layout
 from weft.project.needs import Needs
 from weft.project.registers import late_carries
 
 
-def hand_over(graph: Graph, needs: Needs, layout: Layout) -> Graph:
-    """The graph, where what the lanes carry and the taker needs crosses at the start of an iteration."""
-    if layout.taker is None:
-        return graph
-    nodes = {
-        node: _handed(node, node.body, needs.bodies[node], layout) for node in graph.nodes if node.body is not None
-    }
-    return replace(graph, nodes=tuple(nodes.get(node, node) for node in graph.nodes))
+def hand_over(graph: Graph, needs: Needs, lanes: Sequence[str], taker: str) -> Graph:
+    """The graph, where what the roles of the lanes carry and the taker needs crosses at the start of an iteration."""
+    nodes = [
+        node if node.body is None else _handed(node, node.body, needs.bodies[node], lanes, taker)
+        for node in graph.nodes
+    ]
+    return replace(graph, nodes=tuple(nodes))
 
 
-def _handed(node: Node, body: Graph, needs: Needs, layout: Layout) -> Node:
-    taker = layout.taker
-    assert taker is not None
-    named = {
-        node.consts + index: role.name
-        for role in layout.roles
-        if role is not taker
-        for index in late_carries(node, body, needs, (role.name, taker.name))
-    }
-    if not named:
-        return node
+def _handed(node: Node, body: Graph, needs: Needs, lanes: Sequence[str], taker: str) -> Node:
+    named = {node.consts + index: role for role in lanes for index in late_carries(node, body, needs, (role, taker))}
     given = {body.inputs[place]: Value(body.inputs[place].aval, body.inputs[place].name) for place in named}
     first = tuple(
         Node("glue", "start", (start,), (value,), None, key=f"{node.key}/start of {place}", role=named[place])

@@ -50,7 +50,8 @@ def make_view(traced: Trace, layout: Layout, whole: Graph) -> View:
 
     needs = settle(Terms(sizes))
     if layout.taker is not None:
-        graph = hand_over(graph, needs, layout)
+        taker = layout.taker.name
+        graph = hand_over(graph, needs, [role for role in roles if role != taker], taker)
         needs = settle(Terms(sizes))
     leaves = len(traced.state_names)
     return View(traced, graph, settle(relax(graph, needs, layout, leaves)) if layout.registers else needs)

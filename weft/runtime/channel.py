@@ -54,8 +54,8 @@ class Wait:
 
     limit: float = 600.0
     stopping: bool = False
-    conditions: list[threading.Condition] = field(default_factory=list)
     locks: dict[threading.Condition, Any] = field(default_factory=dict)
+    """By everything that can be waited for."""
     doing: dict[str, What] = field(default_factory=dict)
 
     def condition(self, beside: threading.Condition | None = None) -> threading.Condition:
@@ -63,12 +63,11 @@ class Wait:
         lock = threading.RLock() if beside is None else self.locks[beside]
         condition = threading.Condition(lock)
         self.locks[condition] = lock
-        self.conditions.append(condition)
         return condition
 
     def stop(self) -> None:
         self.stopping = True
-        for condition in self.conditions:
+        for condition in self.locks:
             with condition:
                 condition.notify_all()
 
@@ -124,7 +123,7 @@ class Stream:
 
     def put(self, item: Any) -> None:
         with self.condition:
-            self.wait.until(self.condition, lambda: len(self.items) < self.capacity, self.blocked, self.waits[0])
+            self.wait.until(self.condition, lambda: not self.full, self.blocked, self.waits[0])
             self.items.append(item)
             if not self.sent:
                 # Messages of a stream are alike. To ask an array for its size does not wait for what it holds.

@@ -83,20 +83,17 @@ class Lanes:
         """Begin iteration `number` of a lane, which several roles may have a part in; false if no work is left."""
         lane = self.lanes[index]
         with self.condition:
-            known = lane.begun >= number
-            if not known:
+            if lane.begun < number:
                 what = f"{self.taker} to take what it has, or to be less behind"
                 self.wait.until(
                     self.condition, lambda: lane.begun >= number or self.finished or self.may_begin(lane), clock, what
                 )
-                known = lane.begun >= number
-            if not known and not self.finished:
+            if lane.begun < number and not self.finished:
                 lane.begun += 1
                 self.begun += 1
                 lane.version = self.version
-                known = True
                 self.condition.notify_all()
-            return known
+            return lane.begun >= number
 
     def read(self, index: int, place: Any = None, copy: Callable[[Any], Any] = lambda value: value) -> Any:
         """The newest value, brought to a place by `copy`: once for each version and place."""
