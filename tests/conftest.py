@@ -4,6 +4,7 @@ Dtype promotion is strict for the parts that are weft's own arithmetic. It canno
 Adam raises a float to an integer count, and most gymnax environments mix floats, integers and booleans.
 """
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,3 +43,11 @@ def promotion(request: pytest.FixtureRequest) -> Iterator[None]:
     strict = any(part in STRICT for part in Path(request.path).relative_to(request.config.rootpath).parts)
     with jax.numpy_dtype_promotion("strict" if strict else "standard"):
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_compiled_is_kept() -> Iterator[None]:
+    """What a module compiled is let go after it: each program holds pages of memory, and a process may have 65,530."""
+    yield
+    jax.clear_caches()
+    gc.collect()

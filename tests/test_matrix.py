@@ -268,17 +268,17 @@ def optimiser_steps(state: Any) -> int:
 
 def assert_nothing_is_left(session: Session) -> None:
     """What was put into streams was taken, as often as the programs say; what lanes began was taken, in time."""
-    layout, expected = session.layout, {}
+    layout, expected = session.projection.layout, {}
     for role in layout.roles:
         for step, times in walk(session.projection.programs[role.name].steps):
             if isinstance(step, Send):
                 expected[step.message] = ITERATIONS * times * max(role.replicas, layout.role(step.to).replicas)
     sent = dict.fromkeys(expected, 0)
-    for (message, *_), stream in session.streams.items():
+    for (message, *_), stream in session.wiring.streams.items():
         assert isinstance(stream, Counted) and stream.sent == stream.taken and not stream.items
         sent[message] += stream.sent
     assert sent == expected
-    for lanes in session.lanes:
+    for lanes in session.wiring.lanes:
         work = ITERATIONS * len(lanes.lanes)
         assert all(0 < lane.begun == lane.arrived == lane.taken for lane in lanes.lanes)
         assert sum(lane.taken for lane in lanes.lanes) == lanes.lags.total() == work

@@ -20,7 +20,8 @@ from weft.metrics import Mean
 from weft.runtime import local
 from weft.runtime.channel import Stuck
 from weft.runtime.ledger import AHEAD
-from weft.runtime.local import Local, RoleFailed, merging, partners
+from weft.runtime.local import Local, RoleFailed
+from weft.runtime.wiring import merging, partners
 
 FOREVER = 10**9
 

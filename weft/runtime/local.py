@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,20 +13,19 @@ import jax
 from weft.errors import WeftError
 from weft.host import objects
 from weft.layout.layout import Role
-from weft.project.program import Merge, Program, Recv, Run, Send, walk
+from weft.project.program import Program, Run, walk
 from weft.project.project import Projection
-from weft.runtime.channel import Meeting, Stopped, Stream, Wait
-from weft.runtime.coalesce import Coalesced, Together, compile_coalesced
+from weft.runtime.channel import Stopped, Wait
+from weft.runtime.coalesce import Coalesced, compile_coalesced
 from weft.runtime.compile import compile_runs
 from weft.runtime.devices import Devices
-from weft.runtime.evaluate import MERGES, Context
-from weft.runtime.lanes import Lanes
-from weft.runtime.ledger import Ledger, reports_per_row
-from weft.runtime.meter import Meter, Parts
-from weft.runtime.pace import Arriving, InLane, InStep, Pace, Place, Taking
+from weft.runtime.evaluate import Context
+from weft.runtime.ledger import Ledger
+from weft.runtime.meter import Meter
 from weft.runtime.shares import copied, gather, scatter
 from weft.runtime.snapshots import Snapshots
-from weft.runtime.strand import End, Strand
+from weft.runtime.strand import Strand
+from weft.runtime.wiring import Wiring
 
 Watch = Callable[[Any, Any], None]
 Due = Callable[[int], bool]
@@ -107,13 +106,13 @@ class Local:
             return state
         session = Session(self, times, watch, due)
         if meter is not None:
-            meter.follow(session.parts())
+            meter.follow(session.wiring.parts())
         return session.run(state)
 
 
 @dataclass
 class Session:
-    """One run: its threads, channels and errors."""
+    """One run: its threads, what they come to, and errors."""
 
     engine: Local
     times: int
@@ -121,23 +120,17 @@ class Session:
     due: Due
 
     def __post_init__(self) -> None:
-        self.projection = self.engine.projection
-        self.layout = self.projection.layout
-        self.wait = Wait(self.engine.limit)
-        self.streams: dict[tuple[str, int, int], Stream] = {}
-        self.meetings: dict[str, Meeting] = {}
-        self.together: dict[Run, Together] = {}
-        self.lanes = self.make_lanes()
-        self.places: dict[tuple[str, int], Place] = {}
-        self.strands = [self.strand(role, index) for role in self.layout.roles for index in range(role.replicas)]
+        engine = self.engine
+        self.projection, self.wait = engine.projection, Wait(engine.limit)
+        self.wiring = Wiring(self.projection, self.wait, self.times, engine.executables, engine.coalesced)
         self.ledger = Ledger(self.wait, self.projection)
-        here = frozenset((strand.program.role, strand.index) for strand in self.strands)
-        self.snapshots = Snapshots(here, not self.layout.lanes, self.due)
+        here = frozenset((strand.program.role, strand.index) for strand in self.wiring.strands)
+        self.snapshots = Snapshots(here, not self.projection.layout.lanes, self.due)
         self.failure: tuple[str, BaseException] | None = None
 
     def run(self, state: Any) -> Any:
         shares = scatter(self.projection, state)
-        self.fill_registers(jax.tree.leaves(state))
+        self.wiring.fill_registers(jax.tree.leaves(state))
         threads = [
             threading.Thread(
                 # Threads belong to the run that starts them: host code finds its objects there.
@@ -146,7 +139,7 @@ class Session:
                 name=strand.name,
                 daemon=True,
             )
-            for strand in self.strands
+            for strand in self.wiring.strands
         ]
         try:
             for thread in threads:
@@ -161,8 +154,8 @@ class Session:
 
     def work(self, strand: Strand, state: dict[int, Any]) -> None:
         """A thread's life: iterate, report, and hand the state on to the next iteration."""
-        role, here = self.layout.role(strand.program.role), (strand.program.role, strand.index)
-        pace, clock = self.pace(role, strand), strand.clocks["report"]
+        role, here = self.projection.layout.role(strand.program.role), (strand.program.role, strand.index)
+        pace, clock = self.wiring.pace(role, strand), strand.clocks["report"]
         number, outputs = 0, {}
         strand.life.start()
         try:
@@ -206,119 +199,3 @@ class Session:
                 # Says itself what is wrong: with a user's environment, say.
                 raise type(error)(f"role {who}: {error}") from error
             raise RoleFailed(f"role {who} failed: {type(error).__name__}: {error}") from error
-
-    def parts(self) -> Parts:
-        """What counts as it goes."""
-        return Parts(self.strands, [*self.streams.values()], [*self.meetings.values()], self.lanes, self.together)
-
-    def strand(self, role: Role, index: int) -> Strand:
-        program = self.projection.programs[role.name]
-        steps = [step for step, _ in walk(program.steps)]
-        strand = Strand(
-            program,
-            index,
-            dict(self.engine.executables[role.name, index]),
-            {step: self.outgoing(role, index, step) for step in steps if isinstance(step, Send)},
-            {step: self.incoming(role, index, step) for step in steps if isinstance(step, Recv)},
-            {step: self.meeting(role, step) for step in steps if isinstance(step, Merge)},
-            Devices.of(self.projection.layout, role, index),
-            served=1 if role.take is None else role.of,
-        )
-        for run, coalesced in self.engine.coalesced[role.name].items():
-            if run not in self.together:
-                self.together[run] = Together(self.wait, coalesced, role.batch, role.wait)
-            strand.executables[run] = self.calling(self.together[run], role, strand)
-        return strand
-
-    def calling(self, together: Together, role: Role, strand: Strand) -> Callable[..., Any]:
-        """A strand's way to call a run together with others."""
-        place, clock = self.place(role, strand.index), strand.clocks["batch"]
-        lane = place.lanes.lanes[place.index]
-        return lambda *inputs: together(lane.version, clock, inputs)
-
-    def pace(self, role: Role, strand: Strand) -> Pace:
-        if not self.layout.lanes:
-            return InStep(self.times)
-        if role.take is not None:
-            times = self.times * reports_per_row(role) // role.replicas
-            return Taking(self.lanes[strand.index], times, strand)
-        return InLane(self.place(role, strand.index), strand, strand.clocks["begin"])
-
-    def make_lanes(self) -> list[Lanes]:
-        """The lanes of each replica of the role that takes."""
-        taker = self.layout.taker
-        if taker is None:
-            return []
-        first = next(role.name for role in self.layout.roles if role is not taker)
-        return [
-            Lanes(
-                self.wait,
-                f"{taker.name}[{index}]",
-                tuple(f"{first}[{index * taker.of + lane}]" for lane in range(taker.of)),
-                taker.take or taker.of,
-                self.times * taker.of,
-                self.layout.max_lag,
-            )
-            for index in range(taker.replicas)
-        ]
-
-    def place(self, role: Role, index: int) -> Place:
-        """A replica's place in the lane that it belongs to."""
-        lane = index * self.layout.lanes // role.replicas
-        served = self.layout.lanes // len(self.lanes)
-        return self.places.setdefault((role.name, index), Place(self.lanes[lane // served], lane % served))
-
-    def fill_registers(self, leaves: list[Any]) -> None:
-        """Version 0 is the state before the run."""
-        if self.layout.taker is not None:
-            writes = sorted(self.projection.programs[self.layout.taker.name].writes)
-            value = dict(zip(writes, copied([leaves[leaf] for leaf in writes]), strict=True))
-            for lanes in self.lanes:
-                lanes.value = value
-
-    def outgoing(self, role: Role, index: int, step: Send) -> tuple[End, ...]:
-        to = self.layout.role(step.to)
-        return tuple(
-            self.end(role, index, to, self.stream(step.message, (role, index), (to, other)))
-            for other in partners(index, role.replicas, to.replicas)
-        )
-
-    def incoming(self, role: Role, index: int, step: Recv) -> tuple[End, ...]:
-        source = self.layout.role(step.source)
-        return tuple(
-            self.end(role, index, source, self.stream(step.message, (source, other), (role, index)))
-            for other in partners(index, role.replicas, source.replicas)
-        )
-
-    def end(self, role: Role, index: int, other: Role, stream: Stream) -> End:
-        """A replica's end of a stream: for a lane, to turn to whoever takes is to arrive."""
-        return stream if other.take is None else Arriving(stream, self.place(role, index))
-
-    def stream(self, message: str, source: tuple[Role, int], dest: tuple[Role, int]) -> Stream:
-        key = (message, source[1], dest[1])
-        if key not in self.streams:
-            one, other = (f"{role.name}[{index}]" for role, index in (source, dest))
-            devices = Devices.of(self.layout, *dest)
-            place = devices if devices.places and devices.count == 1 else None
-            self.streams[key] = Stream(self.wait, one, other, message.partition(":")[2], place=place)
-        return self.streams[key]
-
-    def meeting(self, role: Role, step: Merge) -> Meeting:
-        if step.message not in self.meetings:
-            names = tuple(f"{role.name}[{index}]" for index in range(role.replicas))
-            self.meetings[step.message] = Meeting(self.wait, step.message, names, merging(step.operation))
-        return self.meetings[step.message]
-
-
-def partners(index: int, mine: int, others: int) -> range:
-    """The replicas of another role that replica `index` of `mine` exchanges with."""
-    if others >= mine:
-        fan = others // mine
-        return range(index * fan, (index + 1) * fan)
-    return range(index // (mine // others), index // (mine // others) + 1)
-
-
-@cache
-def merging(operation: str) -> Callable[[list[Any]], Any]:
-    """A compiled function that merges what replicas bring."""
-    return jax.jit(lambda values: jax.tree.map(lambda *leaves: MERGES[operation](leaves), *values))

@@ -1,0 +1,161 @@
+"""What connects the threads of a run: their channels and lanes, and the strands that hold the ends.
+
+Everything here is made before anything runs, from the projection alone.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import jax
+
+from weft.layout.layout import Role
+from weft.project.program import Merge, Recv, Run, Send, walk
+from weft.project.project import Projection
+from weft.runtime.channel import Meeting, Stream, Wait
+from weft.runtime.coalesce import Coalesced, Together
+from weft.runtime.devices import Devices
+from weft.runtime.evaluate import MERGES
+from weft.runtime.lanes import Lanes
+from weft.runtime.ledger import reports_per_row
+from weft.runtime.meter import Parts
+from weft.runtime.pace import Arriving, InLane, InStep, Pace, Place, Taking
+from weft.runtime.shares import copied
+from weft.runtime.strand import End, Strand
+
+
+@dataclass
+class Wiring:
+    """The channels of one run, each made when its first end is asked for."""
+
+    projection: Projection
+    wait: Wait
+    times: int
+    executables: Mapping[tuple[str, int], Mapping[Run, Callable[..., Any]]]
+    coalesced: Mapping[str, Mapping[Run, Coalesced]]
+    streams: dict[tuple[str, int, int], Stream] = field(default_factory=dict)
+    meetings: dict[str, Meeting] = field(default_factory=dict)
+    together: dict[Run, Together] = field(default_factory=dict)
+    places: dict[tuple[str, int], Place] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.layout = self.projection.layout
+        self.lanes = self.make_lanes()
+        self.strands = [self.strand(role, index) for role in self.layout.roles for index in range(role.replicas)]
+
+    def parts(self) -> Parts:
+        """What counts as it goes."""
+        return Parts(self.strands, [*self.streams.values()], [*self.meetings.values()], self.lanes, self.together)
+
+    def strand(self, role: Role, index: int) -> Strand:
+        program = self.projection.programs[role.name]
+        steps = [step for step, _ in walk(program.steps)]
+        strand = Strand(
+            program,
+            index,
+            dict(self.executables[role.name, index]),
+            {step: self.outgoing(role, index, step) for step in steps if isinstance(step, Send)},
+            {step: self.incoming(role, index, step) for step in steps if isinstance(step, Recv)},
+            {step: self.meeting(role, step) for step in steps if isinstance(step, Merge)},
+            Devices.of(self.layout, role, index),
+            served=1 if role.take is None else role.of,
+        )
+        for run, coalesced in self.coalesced[role.name].items():
+            if run not in self.together:
+                self.together[run] = Together(self.wait, coalesced, role.batch, role.wait)
+            strand.executables[run] = self.calling(self.together[run], role, strand)
+        return strand
+
+    def calling(self, together: Together, role: Role, strand: Strand) -> Callable[..., Any]:
+        """A strand's way to call a run together with others."""
+        place, clock = self.place(role, strand.index), strand.clocks["batch"]
+        lane = place.lanes.lanes[place.index]
+        return lambda *inputs: together(lane.version, clock, inputs)
+
+    def pace(self, role: Role, strand: Strand) -> Pace:
+        if not self.layout.lanes:
+            return InStep(self.times)
+        if role.take is not None:
+            times = self.times * reports_per_row(role) // role.replicas
+            return Taking(self.lanes[strand.index], times, strand)
+        return InLane(self.place(role, strand.index), strand, strand.clocks["begin"])
+
+    def make_lanes(self) -> list[Lanes]:
+        """The lanes of each replica of the role that takes."""
+        taker = self.layout.taker
+        if taker is None:
+            return []
+        first = next(role.name for role in self.layout.roles if role is not taker)
+        return [
+            Lanes(
+                self.wait,
+                f"{taker.name}[{index}]",
+                tuple(f"{first}[{index * taker.of + lane}]" for lane in range(taker.of)),
+                taker.take or taker.of,
+                self.times * taker.of,
+                self.layout.max_lag,
+            )
+            for index in range(taker.replicas)
+        ]
+
+    def place(self, role: Role, index: int) -> Place:
+        """A replica's place in the lane that it belongs to."""
+        lane = index * self.layout.lanes // role.replicas
+        served = self.layout.lanes // len(self.lanes)
+        return self.places.setdefault((role.name, index), Place(self.lanes[lane // served], lane % served))
+
+    def fill_registers(self, leaves: list[Any]) -> None:
+        """Version 0 is the state before the run."""
+        if self.layout.taker is not None:
+            writes = sorted(self.projection.programs[self.layout.taker.name].writes)
+            value = dict(zip(writes, copied([leaves[leaf] for leaf in writes]), strict=True))
+            for lanes in self.lanes:
+                lanes.value = value
+
+    def outgoing(self, role: Role, index: int, step: Send) -> tuple[End, ...]:
+        to = self.layout.role(step.to)
+        return tuple(
+            self.end(role, index, to, self.stream(step.message, (role, index), (to, other)))
+            for other in partners(index, role.replicas, to.replicas)
+        )
+
+    def incoming(self, role: Role, index: int, step: Recv) -> tuple[End, ...]:
+        source = self.layout.role(step.source)
+        return tuple(
+            self.end(role, index, source, self.stream(step.message, (source, other), (role, index)))
+            for other in partners(index, role.replicas, source.replicas)
+        )
+
+    def end(self, role: Role, index: int, other: Role, stream: Stream) -> End:
+        """A replica's end of a stream: for a lane, to wait for whoever takes is to arrive."""
+        return stream if other.take is None else Arriving(stream, self.place(role, index))
+
+    def stream(self, message: str, source: tuple[Role, int], dest: tuple[Role, int]) -> Stream:
+        key = (message, source[1], dest[1])
+        if key not in self.streams:
+            one, other = (f"{role.name}[{index}]" for role, index in (source, dest))
+            devices = Devices.of(self.layout, *dest)
+            place = devices if devices.places and devices.count == 1 else None
+            self.streams[key] = Stream(self.wait, one, other, message.partition(":")[2], place=place)
+        return self.streams[key]
+
+    def meeting(self, role: Role, step: Merge) -> Meeting:
+        if step.message not in self.meetings:
+            names = tuple(f"{role.name}[{index}]" for index in range(role.replicas))
+            self.meetings[step.message] = Meeting(self.wait, step.message, names, merging(step.operation))
+        return self.meetings[step.message]
+
+
+def partners(index: int, mine: int, others: int) -> range:
+    """The replicas of another role that replica `index` of `mine` exchanges with."""
+    if others >= mine:
+        fan = others // mine
+        return range(index * fan, (index + 1) * fan)
+    return range(index // (mine // others), index // (mine // others) + 1)
+
+
+@cache
+def merging(operation: str) -> Callable[[list[Any]], Any]:
+    """A compiled function that merges what replicas bring."""
+    return jax.jit(lambda values: jax.tree.map(lambda *leaves: MERGES[operation](leaves), *values))
