@@ -1,0 +1,109 @@
+"""Compression of columns on their way, for as long as it pays.
+
+Whether it pays depends on the data and on the link. A `Packer` belongs to one connection: it knows how long the link
+takes for a byte (told by whoever sends), and now and then it measures, on a piece of a column, how far that column
+shrinks and how long packing and unpacking take. A column is packed while that is quicker than to send it as it is:
+
+>>> Measured(ratio=0.1, seconds=1e-9).pays(link=8e-9), Measured(ratio=0.99, seconds=1e-9).pays(link=8e-9)
+(True, False)
+>>> Measured(ratio=0.1, seconds=1e-9).pays(link=0.2e-9)
+False
+"""
+
+import time
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+try:
+    import lz4.block as block
+except ImportError:
+    block = None
+
+PIECE = 1 << 16
+"""Bytes of a column that are measured."""
+EVERY = 64
+"""Messages between two measurements of a column."""
+LEAST = 4096
+"""Bytes below which a column is sent as it is."""
+MOST = 1 << 30
+"""Bytes above which it is: the format's own limit is near."""
+MOST_GAIN = 255
+"""The format cannot shrink anything further."""
+ACCELERATION = 8
+"""Three times as quick as the default on frames of a game, and they are as small."""
+SLOW_LINK = 8e-9
+"""Seconds for a byte that are assumed until some were sent: a gigabit a second."""
+
+AVAILABLE = block is not None
+"""Whether `lz4` is installed (the extra `replay`)."""
+
+
+class Measured(NamedTuple):
+    """What a piece of a column showed."""
+
+    ratio: float
+    """Packed bytes to bytes."""
+    seconds: float
+    """To pack and unpack a byte."""
+
+    def pays(self, link: float) -> bool:
+        """Whether packing is quicker than sending what it saves, at so many seconds for a byte."""
+        return self.seconds < (1 - self.ratio) * link
+
+
+@dataclass
+class Packer:
+    """Packs the columns of one connection, each for as long as it pays."""
+
+    link: float = SLOW_LINK
+    """Seconds that the link takes for a byte."""
+    seen: dict[str, int] = field(default_factory=dict)
+    """Messages of each column so far."""
+    worth: dict[str, bool] = field(default_factory=dict)
+
+    def pack(self, name: str, flat: np.ndarray) -> bytes | None:
+        """The packed bytes; None where the column is better sent as it is."""
+        if not LEAST <= len(flat) <= MOST:
+            return None
+        count = self.seen.get(name, 0)
+        self.seen[name] = count + 1
+        if count % EVERY == 0:
+            self.worth[name] = measure(flat, count // EVERY).pays(self.link)
+        packed = _pack(flat) if self.worth[name] else None
+        return packed if packed is not None and len(packed) < len(flat) else None
+
+    def sent(self, size: int, seconds: float) -> None:
+        """Learn from what was sent: the mean of what the last frames took, small ones left out."""
+        if size >= PIECE:
+            self.link += 0.1 * (seconds / size - self.link)
+
+
+def measure(flat: np.ndarray, turn: int = 0) -> Measured:
+    """Pack and unpack a piece of a column; each turn a different one."""
+    pieces = max(1, len(flat) // PIECE)
+    start = (turn * 7919 % pieces) * PIECE
+    piece = flat[start : start + PIECE]
+    began = time.perf_counter()
+    packed = _pack(piece)
+    unpack(np.frombuffer(packed, np.uint8), len(piece))
+    return Measured(len(packed) / len(piece), (time.perf_counter() - began) / len(piece))
+
+
+def unpack(packed: np.ndarray, size: int) -> np.ndarray:
+    """Exactly `size` bytes; a ValueError where that is not what they are."""
+    if block is None:
+        raise ValueError("lz4 is not installed")
+    try:
+        flat = block.decompress(packed, uncompressed_size=size, return_bytearray=True)
+    except (block.LZ4BlockError, ValueError, MemoryError) as error:
+        raise ValueError("not packed bytes") from error
+    if len(flat) != size:
+        raise ValueError(f"{len(flat)} bytes, not {size}")
+    return np.frombuffer(flat, np.uint8)
+
+
+def _pack(flat: np.ndarray) -> bytes:
+    assert block is not None, "a packer is made only where lz4 is installed"
+    return block.compress(flat, mode="fast", acceleration=ACCELERATION, store_size=False)
