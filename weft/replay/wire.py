@@ -191,11 +191,15 @@ def send(connection: socket.socket, buffers: list[Buffer]) -> None:
     """All of a frame, in as few calls as can be."""
     views = [memoryview(buffer) for buffer in buffers]
     while views:
-        sent = connection.sendmsg(views[:PIECES])
-        while views and sent >= len(views[0]):
-            sent -= len(views.pop(0))
-        if sent:
-            views[0] = views[0][sent:]
+        advance(views, connection.sendmsg(views[:PIECES]))
+
+
+def advance(views: list[memoryview], sent: int) -> None:
+    """Take away what was sent."""
+    while views and sent >= len(views[0]):
+        sent -= len(views.pop(0))
+    if sent:
+        views[0] = views[0][sent:]
 
 
 def receive(
