@@ -1,0 +1,101 @@
+"""Rate limiters: whether a table may be written to or sampled from now, and in words why not.
+
+A limiter is data without a state; a table asks it with its own counts. The formulas are Reverb's. With `inserted` and
+`sampled` counted since the last reset, and `size` items in the table,
+
+- n items may be sampled if `size >= minimum` and `inserted * ratio - sampled - n >= least`;
+- n items may be inserted if `size + n <= minimum` or `(inserted + n) * ratio - sampled <= most`.
+
+Items that are removed, deleted or overwritten lower `size` and nothing else: they stay inserted, and what was sampled
+of them stays sampled.
+
+>>> limiter = SamplesPerInsert(ratio=4.0, minimum=100, error=40.0)
+>>> limiter.may_insert(1, inserted=110, sampled=0, size=110)
+False
+>>> limiter.why_not_insert(1, inserted=110, sampled=0, size=110)
+'110 inserted and 0 sampled; one more insert would be 44 samples ahead and the limiter allows 40'
+"""
+
+import math
+from dataclasses import dataclass
+
+from weft.errors import WeftError
+
+
+@dataclass(frozen=True)
+class Limiter:
+    """The general rule; the functions below make the usual ones."""
+
+    ratio: float
+    """Samples for every insert."""
+    minimum: int
+    """Items that must be there before any is sampled; inserts up to that many are always allowed."""
+    least: float
+    """The lowest that `inserted * ratio - sampled` may become by a sample."""
+    most: float
+    """The highest that it may become by an insert."""
+
+    def __post_init__(self) -> None:
+        if not (self.ratio > 0 and math.isfinite(self.ratio)) or self.minimum < 1:
+            raise WeftError(f"a limiter has ratio > 0 and minimum >= 1; given {self.ratio} and {self.minimum}")
+        if not self.most - self.least >= max(1.0, self.ratio):
+            raise WeftError(
+                f"the limiter lets samples be from {self.least:g} to {self.most:g} ahead: expected room for at least "
+                f"{max(1.0, self.ratio):g}, since neither inserts nor samples could go on within less"
+            )
+
+    def may_insert(self, n: int, inserted: int, sampled: int, size: int) -> bool:
+        return size + n <= self.minimum or (inserted + n) * self.ratio - sampled <= self.most
+
+    def may_sample(self, n: int, inserted: int, sampled: int, size: int) -> bool:
+        return size >= self.minimum and inserted * self.ratio - sampled - n >= self.least
+
+    def why_not_insert(self, n: int, inserted: int, sampled: int, size: int) -> str:
+        target = self.minimum * self.ratio
+        ahead = (inserted + n) * self.ratio - sampled - target
+        more = "one more insert" if n == 1 else f"{n} more"
+        return (
+            f"{inserted} inserted and {sampled} sampled; {more} would be {ahead:g} samples ahead and the limiter "
+            f"allows {self.most - target:g}"
+        )
+
+    def why_not_sample(self, n: int, inserted: int, sampled: int, size: int) -> str:
+        if size < self.minimum:
+            return f"{size} items are in it and the limiter asks for {self.minimum}"
+        target = self.minimum * self.ratio
+        behind = target - (inserted * self.ratio - sampled - n)
+        return (
+            f"{inserted} inserted and {sampled} sampled; {n} more would be {behind:g} samples too many and the limiter "
+            f"allows {target - self.least:g}"
+        )
+
+    def never(self, n: int, *, insert: bool) -> str:
+        """Why no table of this limiter can ever insert or sample n at once; empty if one can."""
+        room = self.most - self.least
+        if insert and n > self.minimum and n * self.ratio > room:
+            return f"its limiter never lets more than {max(self.minimum, math.floor(room / self.ratio))} in at once"
+        if not insert and n > room:
+            return f"its limiter never lets more than {math.floor(room)} be sampled at once"
+        return ""
+
+
+def MinimumSize(n: int) -> Limiter:
+    """Samples as soon as n items are there; inserts always."""
+    return Limiter(1.0, n, -math.inf, math.inf)
+
+
+def SamplesPerInsert(ratio: float, minimum: int, error: float) -> Limiter:
+    """Every item is sampled `ratio` times on average; either side may be ahead by `error` samples."""
+    if not error >= max(1.0, ratio):
+        raise WeftError(f"the limiter's error is {error:g}: expected at least max(1, ratio) = {max(1.0, ratio):g}")
+    return Limiter(ratio, minimum, minimum * ratio - error, minimum * ratio + error)
+
+
+def Queue(size: int) -> Limiter:
+    """Inserts wait while `size` items are left; for a table with max_times_sampled=1 whose sampler is Fifo()."""
+    return Limiter(1.0, 1, 0.0, float(size))
+
+
+def Stack(size: int) -> Limiter:
+    """As a queue; for a table with max_times_sampled=1 whose sampler is Lifo()."""
+    return Queue(size)

@@ -1,0 +1,155 @@
+"""Between nested structures of arrays and flat lists of named columns.
+
+A step may be dictionaries, lists, tuples, NamedTuples and dataclasses, in any nesting; `None` holds nothing. A
+`Structure` is made once, from a step or from anything of that form with shapes and types, and then takes steps apart
+and puts them together. The columns of a step have the path to them as their name.
+
+>>> structure = Structure({"obs": {"pixels": np.zeros((2, 2), np.uint8), "speed": np.float32(0)}, "rest": (1, None)})
+>>> structure.names
+('obs/pixels', 'obs/speed', 'rest/0')
+>>> structure.unflatten(structure.flatten({"rest": (3, None), "obs": {"speed": 2, "pixels": 1}}))
+{'obs': {'pixels': 1, 'speed': 2}, 'rest': (3, None)}
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from weft.errors import WeftError
+
+
+class Column(NamedTuple):
+    """What one column holds for every step."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+class Structure:
+    """The form of a step."""
+
+    def __init__(self, signature: Any) -> None:
+        self.columns: tuple[Column, ...] = tuple(_columns(signature, ""))
+        self.names = tuple(column.name for column in self.columns)
+        self._root = _branch(signature)
+        if len(set(self.names)) < len(self.names) or not self.names:
+            raise WeftError(f"the columns of the signature are {list(self.names)}: expected names that differ")
+
+    def flatten(self, tree: Any) -> list[Any]:
+        """The leaves of a value of this form, in the order of the columns."""
+        leaves: list[Any] = []
+        try:
+            _flatten(self._root, tree, leaves)
+        except (KeyError, AttributeError, TypeError, ValueError) as error:
+            raise WeftError(
+                f"expected a step with the columns {', '.join(self.names)}; given {_names(tree)}"
+            ) from error
+        return leaves
+
+    def unflatten(self, leaves: Iterable[Any]) -> Any:
+        """The value that `flatten` took apart."""
+        return _unflatten(self._root, iter(leaves))
+
+
+def by_name(names: Sequence[str], leaves: Iterable[Any]) -> Any:
+    """Nested dictionaries with these leaves: the plain form of a step, whatever its types were.
+
+    >>> by_name(["obs/pixels", "obs/speed"], [1, 2])
+    {'obs': {'pixels': 1, 'speed': 2}}
+    """
+    tree: dict[str, Any] = {}
+    for name, leaf in zip(names, leaves, strict=True):
+        *path, last = name.split("/")
+        inner = tree
+        for part in path:
+            inner = inner.setdefault(part, {})
+        inner[last] = leaf
+    return tree[""] if list(tree) == [""] else tree
+
+
+class _Branch(NamedTuple):
+    """A node of a structure; a leaf is None in its place."""
+
+    parts: tuple["_Branch | None", ...]
+    get: Callable[[Any], Sequence[Any]]
+    make: Callable[[list[Any]], Any]
+
+
+def _children(tree: Any) -> dict[str, Any] | None:
+    """The named parts of a node, or None for a leaf."""
+    if isinstance(tree, Mapping):
+        return {str(name): part for name, part in tree.items()}
+    if isinstance(tree, tuple) and (fields := getattr(tree, "_fields", None)):
+        return dict(zip(fields, tree, strict=True))
+    if isinstance(tree, list | tuple):
+        return {str(number): part for number, part in enumerate(tree)}
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        return {field.name: getattr(tree, field.name) for field in dataclasses.fields(tree)}
+    return {} if tree is None else None
+
+
+def _branch(tree: Any) -> _Branch | None:
+    children = _children(tree)
+    if children is None:
+        return None
+    parts, names = tuple(map(_branch, children.values())), list(children)
+    if isinstance(tree, Mapping):
+        keys = list(tree)
+        return _Branch(parts, lambda given: _values(given, keys), lambda leaves: dict(zip(keys, leaves, strict=True)))
+    if tree is None:
+        return _Branch((), lambda given: () if given is None else (given,), lambda leaves: None)
+    if hasattr(tree, "_fields"):
+        return _Branch(parts, lambda given: [getattr(given, name) for name in names], type(tree)._make)
+    if isinstance(tree, list | tuple):
+        return _Branch(parts, lambda given: given, type(tree))
+    return _Branch(
+        parts,
+        lambda given: [getattr(given, name) for name in names],
+        lambda leaves: type(tree)(**dict(zip(names, leaves, strict=True))),
+    )
+
+
+def _values(given: Mapping[Any, Any], keys: list[Any]) -> list[Any]:
+    if len(given) != len(keys):
+        raise KeyError
+    return [given[key] for key in keys]
+
+
+def _flatten(branch: _Branch | None, tree: Any, leaves: list[Any]) -> None:
+    if branch is None:
+        leaves.append(tree)
+        return
+    for part, value in zip(branch.parts, branch.get(tree), strict=True):
+        if part is None:
+            leaves.append(value)
+        else:
+            _flatten(part, value, leaves)
+
+
+def _unflatten(branch: _Branch | None, leaves: Any) -> Any:
+    if branch is None:
+        return next(leaves)
+    return branch.make([next(leaves) if part is None else _unflatten(part, leaves) for part in branch.parts])
+
+
+def _columns(tree: Any, path: str) -> Iterable[Column]:
+    children = _children(tree)
+    if children is None:
+        leaf = tree if hasattr(tree, "shape") and hasattr(tree, "dtype") else np.asarray(tree)
+        dtype = np.dtype(leaf.dtype)
+        if dtype.hasobject:
+            raise WeftError(f"column {path!r} is {tree!r}: expected an array of numbers or fixed-size text")
+        yield Column(path, tuple(leaf.shape), dtype)
+    else:
+        for name, part in children.items():
+            yield from _columns(part, f"{path}/{name}" if path else name)
+
+
+def _names(tree: Any) -> str:
+    children = _children(tree)
+    if children is None:
+        return f"one array, or {type(tree).__name__}"
+    return ", ".join(column.name for column in _columns(tree, "")) or "none"
