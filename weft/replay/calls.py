@@ -1,0 +1,182 @@
+"""What can be asked of a served table, each as a function of the request's arguments and arrays.
+
+A `Call` says whether it changes a table (then it is logged), whether its answer is remembered (then a repeated request
+gets the same answer and is not carried out again), and whether it may have to wait for a limiter. Calls are carried out
+without waiting: what the limiter does not allow raises, and is tried again (see `service`).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from weft.errors import WeftError
+from weft.replay.limiter import Limiter
+from weft.replay.selectors import Uniform
+from weft.replay.sumtree import Prioritised
+from weft.replay.table import Table
+
+DATA = "data/"
+NOW = 0.0
+"""The time that calls wait here."""
+LIMITER = ("ratio", "minimum", "least", "most")
+
+Arrays = dict[str, np.ndarray]
+
+
+class Reply(NamedTuple):
+    """An answer: values that JSON can hold, and arrays."""
+
+    result: dict[str, Any] = {}
+    arrays: Mapping[str, np.ndarray] = {}
+
+
+class Call(NamedTuple):
+    """One thing that can be asked."""
+
+    run: Callable[[Table, dict[str, Any], Arrays], Reply]
+    changes: bool = True
+    remembered: bool = True
+    waits: bool = False
+
+
+def insert(table: Table, args: dict[str, Any], arrays: Arrays) -> Reply:
+    return Reply({}, {"key": table.insert(_steps(table, arrays), arrays.get("priority"), NOW)})
+
+
+def insert_items(table: Table, args: dict[str, Any], arrays: Arrays) -> Reply:
+    keys = table.insert_items(_needed(arrays, "start"), _needed(arrays, "length"), arrays.get("priority"), NOW)
+    return Reply({}, {"key": keys})
+
+
+def append(table: Table, args: dict[str, Any], arrays: Arrays) -> Reply:
+    """Steps for the store, and items that end with them: all or, where the limiter does not allow it, nothing."""
+    last, length = _needed(arrays, "last"), _needed(arrays, "length")
+    steps, store = _steps(table, arrays), table.store
+    _, n = store.check(steps)
+    if last.shape != length.shape or len(last) and not (last.min() >= 0 and last.max() < n):
+        raise WeftError(f"items end with steps of this append, numbered from 0 to {n - 1}, and each has a length")
+    with store.lock:
+        allow_insert(table, len(last))
+        positions = store.append(steps, arrays.get("rows"))
+        starts = positions[last] - (length - 1) * store.rows
+        keys = table.insert_items(starts, length, arrays.get("priority"), NOW)
+    return Reply({}, {"position": positions, "key": keys})
+
+
+def sample(table: Table, args: dict[str, Any], arrays: Arrays) -> Reply:
+    data, info = table.sample(_whole(args, "n"), NOW, seed=args.get("seed"))
+    return Reply({"table_size": info.table_size}, {**columns(table, data), **_arrays(info._asdict())})
+
+
+def update(table: Table, args: dict[str, Any], arrays: Arrays) -> Reply:
+    return Reply({"found": table.update(_needed(arrays, "key"), _needed(arrays, "priority"))})
+
+
+def delete(table: Table, args: dict[str, Any], arrays: Arrays) -> Reply:
+    return Reply({"found": table.delete(_needed(arrays, "key"))})
+
+
+def reset(table: Table, args: dict[str, Any], arrays: Arrays) -> Reply:
+    table.reset()
+    return Reply()
+
+
+def items(table: Table, args: dict[str, Any], arrays: Arrays) -> Reply:
+    return Reply({}, table.items(arrays.get("key"))._asdict())
+
+
+def info(table: Table, args: dict[str, Any], arrays: Arrays) -> Reply:
+    return Reply(table.info())
+
+
+def mass(table: Table, args: dict[str, Any], arrays: Arrays) -> Reply:
+    """What the probabilities of a table are shares of: they are comparable between tables after multiplying by it."""
+    with table.store.lock:
+        return Reply({"mass": _mass(table), "size": table.size})
+
+
+def limiter(table: Table, args: dict[str, Any], arrays: Arrays) -> Reply:
+    return Reply({name: getattr(table.limiter, name) for name in LIMITER})
+
+
+def set_limiter(table: Table, args: dict[str, Any], arrays: Arrays) -> Reply:
+    ratio, minimum, least, most = (args.get(name) for name in LIMITER)
+    table.limiter = Limiter(float(ratio), int(minimum), float(least), float(most))  # pyright: ignore
+    return Reply()
+
+
+CALLS = {
+    "insert": Call(insert, waits=True),
+    "insert_items": Call(insert_items, waits=True),
+    "append": Call(append, waits=True),
+    "sample": Call(sample, remembered=False, waits=True),
+    "update": Call(update),
+    "delete": Call(delete),
+    "reset": Call(reset),
+    "set_limiter": Call(set_limiter),
+    "items": Call(items, changes=False, remembered=False),
+    "info": Call(info, changes=False, remembered=False),
+    "mass": Call(mass, changes=False, remembered=False),
+    "limiter": Call(limiter, changes=False, remembered=False),
+}
+
+
+def bytes_of_sample(table: Table, n: int) -> int:
+    """About how many bytes a sample of n items has: so that nobody asks for more than there is memory."""
+    return n * (table.length * sum(column[:1].nbytes for column in table.store.columns) + 40)
+
+
+def columns(table: Table, data: Any) -> Arrays:
+    """The columns of sampled steps by name, whatever a pattern made of them."""
+    structure = table.store.structure
+    try:
+        return {DATA + name: leaf for name, leaf in zip(structure.names, structure.flatten(data), strict=True)}
+    except WeftError:
+        other = type(structure)(data)
+        return {DATA + name: leaf for name, leaf in zip(other.names, other.flatten(data), strict=True)}
+
+
+def allow_insert(table: Table, n: int) -> None:
+    """Raise what `insert` would raise for n items, and do nothing: for a call that may not stop halfway."""
+    table._gate.wait_to_insert(n, NOW)
+
+
+def _steps(table: Table, arrays: Arrays) -> Any:
+    """The steps of a request in the form that the store wants."""
+    structure = table.store.structure
+    given = {name[len(DATA) :]: array for name, array in arrays.items() if name.startswith(DATA)}
+    if given.keys() != set(structure.names):
+        raise WeftError(
+            f"expected steps with the columns {', '.join(structure.names)}; given {', '.join(given) or 'none'}"
+        )
+    return structure.unflatten([given[name] for name in structure.names])
+
+
+def _mass(table: Table) -> float:
+    sampler = table.sampler
+    if isinstance(sampler, Prioritised):
+        return float(sampler.tree.levels[-1].cumsum()[-1])
+    if isinstance(sampler, Uniform):
+        return float(table.size)
+    kind = type(sampler).__name__
+    raise WeftError(
+        f"table {table.name!r} samples by {kind}: only Uniform and Prioritised ones can be spread over servers"
+    )
+
+
+def _arrays(values: Mapping[str, Any]) -> Arrays:
+    return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+
+
+def _needed(arrays: Arrays, name: str) -> np.ndarray:
+    if name not in arrays:
+        raise WeftError(f"the request needs an array {name!r}")
+    return arrays[name]
+
+
+def _whole(args: dict[str, Any], name: str) -> int:
+    value = args.get(name)
+    if type(value) is not int or value < 1:
+        raise WeftError(f"the request needs a whole number {name!r} of at least 1; given {value!r}")
+    return value
