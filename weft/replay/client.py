@@ -3,7 +3,8 @@
 `connect(address)` gives a `Client`, and `client.table(name)` something with the methods of `Table`. Calls may come from
 several threads. Where the connection breaks, a client connects again and repeats what was not answered, for `patience`
 seconds; each request has a number, and a server remembers what it answered, so what changes a table is done once,
-however often it is asked. A sample that was lost on the way is drawn anew: of a queue, the items of the lost one are gone.
+however often it is asked. A sample that was lost on the way is drawn anew: of a queue, the items of the lost one are
+gone.
 
 On one host, arrays come through shared memory, and the arrays of a sample are where the server wrote them: they
 stay as they are for as long as somebody has them, and their memory is used again afterwards.
