@@ -115,9 +115,9 @@ class Gate:
     def _never_insert(self, n: int) -> str:
         if n > self.items.capacity:
             return f"it holds at most {self.items.capacity} items, so insert less at once"
-        return self.limiter.never(n, insert=True)
+        return self.limiter.never_insert(*self._asked(n))
 
     def _never_sample(self, n: int) -> str:
         if self.max_times_sampled and n > self.items.capacity * self.max_times_sampled:
             return f"it holds at most {self.items.capacity} items, each for {self.max_times_sampled} samples"
-        return self.limiter.never(n, insert=False)
+        return self.limiter.never_sample(*self._asked(n))

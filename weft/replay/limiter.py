@@ -69,14 +69,18 @@ class Limiter:
             f"allows {target - self.least:g}"
         )
 
-    def never(self, n: int, *, insert: bool) -> str:
-        """Why no table of this limiter can ever insert or sample n at once; empty if one can."""
-        room = self.most - self.least
-        if insert and n > self.minimum and n * self.ratio > room:
-            return f"its limiter never lets more than {max(self.minimum, math.floor(room / self.ratio))} in at once"
-        if not insert and n > room:
-            return f"its limiter never lets more than {math.floor(room)} be sampled at once"
-        return ""
+    def never_insert(self, n: int, inserted: int, sampled: int, size: int) -> str:
+        """Why n can never be inserted at once from here on, whatever is sampled; empty if they can."""
+        room = self.most - min(self.least, inserted * self.ratio - sampled)
+        if n <= self.minimum or n * self.ratio <= room:
+            return ""
+        return f"its limiter lets no more than {max(self.minimum, math.floor(room / self.ratio))} in at once"
+
+    def never_sample(self, n: int, inserted: int, sampled: int, size: int) -> str:
+        """Why n can never be sampled at once from here on, whatever is inserted; empty if they can."""
+        soonest = (inserted + max(0, self.minimum - size)) * self.ratio - sampled
+        room = max(self.most, soonest) - self.least
+        return "" if n <= room else f"its limiter lets no more than {math.floor(room)} be sampled at once"
 
 
 def MinimumSize(n: int) -> Limiter:

@@ -98,11 +98,11 @@ class Store:
 
     def check(self, steps: Any) -> tuple[list[np.ndarray], int]:
         """The leaves of steps as arrays, and how many steps these are; refused unless all fit their columns."""
-        leaves = self.structure.flatten(steps)
-        first = leaves[0]
-        n = len(first) if getattr(first, "ndim", 1) else -1
-        pairs = zip(leaves, self.structure.columns, strict=True)
-        return [_fitting(leaf, column, n) for leaf, column in pairs], n
+        arrays = [leaf if type(leaf) is np.ndarray else np.asarray(leaf) for leaf in self.structure.flatten(steps)]
+        n = len(arrays[0]) if arrays[0].ndim else -1
+        for array, column in zip(arrays, self.structure.columns, strict=True):
+            _refuse_unfit(array, column, n)
+        return arrays, n
 
     def state(self) -> dict[str, Any]:
         """What must be saved: arrays, and values that JSON can hold. Columns are by their names, not copied."""
@@ -166,15 +166,12 @@ def ranks(rows: np.ndarray) -> np.ndarray:
     return ranks
 
 
-def _fitting(leaf: Any, column: Column, n: int) -> np.ndarray:
-    array = leaf if type(leaf) is np.ndarray else np.asarray(leaf)
+def _refuse_unfit(array: np.ndarray, column: Column, n: int) -> None:
     name, shape, dtype = column
     if n < 0 or array.shape != (n, *shape):
-        raise WeftError(
-            f"column {name!r} is {list(array.shape)}: expected [n, {str(list(shape))[1:-1]}], n steps at once"
-        )
+        sizes = ", ".join(["n", *map(str, shape)])
+        raise WeftError(f"column {name!r} is {list(array.shape)}: expected [{sizes}], n steps at once")
     if array.dtype != dtype and not np.can_cast(array.dtype, dtype, "same_kind"):
         raise WeftError(
-            f"column {name!r} is {array.dtype}: expected {dtype}, or what can become that without loss of kind"
+            f"column {name!r} is {array.dtype}: expected {dtype}, or what becomes that without loss of kind"
         )
-    return array

@@ -34,9 +34,10 @@ class SumTree:
     """Sums over weights, float64, by slot."""
 
     def __init__(self, capacity: int) -> None:
-        self.levels = [np.zeros(_padded(capacity))]
-        while len(self.levels[-1]) > TOP:
-            self.levels.append(np.zeros(_padded(len(self.levels[-1]) // FAN)))
+        depth, top = 0, capacity
+        while top > TOP:
+            depth, top = depth + 1, -(-top // FAN)
+        self.levels = [np.zeros(top * FAN**level) for level in range(depth, -1, -1)]
 
     @property
     def weights(self) -> np.ndarray:
@@ -58,8 +59,8 @@ class SumTree:
 
     def choose(self, n: int, rng: np.random.Generator) -> Chosen | None:
         """n slots in proportion to their weights; None if all weights are zero."""
-        top = self.levels[-1]
-        ends = top.cumsum()
+        with np.errstate(over="ignore"):
+            ends = self.levels[-1].cumsum()
         total = float(ends[-1])
         if not 0 < total < np.inf:
             return self._without_proportions(total)
@@ -141,7 +142,3 @@ def importance_weights(probability: np.ndarray, size: int, exponent: float) -> n
     """
     weights = (size * np.asarray(probability, np.float64)) ** -exponent
     return weights / weights.max()
-
-
-def _padded(count: int) -> int:
-    return -(-count // FAN) * FAN

@@ -1,0 +1,105 @@
+"""The formulas of the limiters at their edges."""
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from weft.errors import WeftError
+from weft.replay import Limiter, MinimumSize, Queue, SamplesPerInsert, Stack
+
+COUNT = st.integers(0, 50)
+
+
+def test_minimum_size_asks_for_items_and_nothing_else():
+    limiter = MinimumSize(5)
+    assert not limiter.may_sample(1, inserted=100, sampled=0, size=4)
+    assert limiter.may_sample(10**6, inserted=5, sampled=10**9, size=5)
+    assert limiter.may_insert(10**6, inserted=10**9, sampled=0, size=5)
+
+
+def test_samples_per_insert_at_its_edges():
+    """ratio 2 and minimum 10: 20 is the target, so samples stop at 15 and inserts at 25."""
+    limiter = SamplesPerInsert(ratio=2.0, minimum=10, error=5.0)
+    assert (limiter.least, limiter.most) == (15.0, 25.0)
+    assert not limiter.may_sample(1, inserted=9, sampled=0, size=9)
+    assert limiter.may_sample(5, inserted=10, sampled=0, size=10)
+    assert not limiter.may_sample(6, inserted=10, sampled=0, size=10)
+    assert limiter.may_insert(2, inserted=10, sampled=0, size=10)
+    assert not limiter.may_insert(3, inserted=10, sampled=0, size=10)
+    assert limiter.may_insert(3, inserted=10, sampled=1, size=10)
+
+
+def test_inserts_are_free_up_to_the_minimum_also_after_deletes():
+    limiter = SamplesPerInsert(ratio=1.0, minimum=10, error=1.0)
+    assert limiter.may_insert(10, inserted=0, sampled=0, size=0)
+    assert not limiter.may_insert(1, inserted=11, sampled=0, size=10)
+    assert limiter.may_insert(1, inserted=11, sampled=0, size=9)
+
+
+@pytest.mark.parametrize("make", [Queue, Stack])
+def test_a_queue_holds_what_was_not_sampled(make):
+    limiter = make(3)
+    assert limiter.may_insert(3, inserted=0, sampled=0, size=0)
+    assert not limiter.may_insert(4, inserted=0, sampled=0, size=0)
+    assert limiter.may_insert(1, inserted=5, sampled=3, size=2)
+    assert not limiter.may_insert(1, inserted=6, sampled=3, size=3)
+    assert limiter.may_sample(2, inserted=5, sampled=3, size=2)
+    assert not limiter.may_sample(3, inserted=5, sampled=3, size=2)
+    assert make(1).may_insert(1, inserted=4, sampled=4, size=0)
+
+
+@given(
+    st.sampled_from([0.5, 1.0, 4.0]), st.integers(1, 10), st.sampled_from([4.0, 10.0]), COUNT, st.booleans(), st.data()
+)
+def test_what_can_never_be_never_is(ratio, minimum, error, n, insert, data):
+    """By any inserts and samples that are allowed, once n are refused for ever there is no moment when they may be."""
+    limiter = SamplesPerInsert(ratio, minimum, error)
+    may, never = (limiter.may_insert, limiter.never_insert) if insert else (limiter.may_sample, limiter.never_sample)
+    inserted = sampled = refused = 0
+    for write, count in data.draw(st.lists(st.tuples(st.booleans(), st.integers(1, 20)), max_size=30)):
+        asked = (n + 1, inserted, sampled, inserted)
+        refused |= bool(never(*asked))
+        assert not (refused and may(*asked))
+        if write and limiter.may_insert(count, inserted, sampled, inserted):
+            inserted += count
+        elif not write and limiter.may_sample(count, inserted, sampled, inserted):
+            sampled += count
+
+
+def test_what_fits_at_first_may_be_too_much_later():
+    """At first the minimum and the error are free; later only twice the error, and what is counted already helps."""
+    limiter = SamplesPerInsert(ratio=4.0, minimum=10, error=8.0)
+    assert limiter.may_insert(12, 0, 0, 0) and not limiter.never_insert(12, 0, 0, 0)
+    assert limiter.never_insert(13, 0, 0, 0) == "its limiter lets no more than 12 in at once"
+    assert limiter.never_insert(11, 20, 40, 20) == "its limiter lets no more than 10 in at once"
+    assert not limiter.never_sample(16, 10, 0, 10) and "no more than 16" in limiter.never_sample(17, 10, 0, 10)
+
+
+@given(st.builds(SamplesPerInsert, st.sampled_from([0.5, 2.0]), st.integers(1, 9), st.just(3.0)), COUNT, COUNT)
+def test_somebody_may_always_go_on(limiter, inserted, sampled):
+    one = (1, inserted, sampled, inserted)
+    assert limiter.may_insert(*one) or limiter.may_sample(*one)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: MinimumSize(0),
+        lambda: SamplesPerInsert(0.0, 1, 5.0),
+        lambda: SamplesPerInsert(float("nan"), 1, 5.0),
+        lambda: SamplesPerInsert(8.0, 1, 7.0),
+        lambda: SamplesPerInsert(0.1, 1, 0.9),
+        lambda: Queue(0),
+        lambda: Limiter(1.0, 1, 5.0, 5.5),
+    ],
+)
+def test_limiters_under_which_nothing_could_go_on_are_refused(call):
+    with pytest.raises(WeftError):
+        call()
+
+
+def test_a_limiter_says_why():
+    limiter = SamplesPerInsert(ratio=2.0, minimum=10, error=5.0)
+    assert limiter.why_not_sample(1, 9, 0, 9) == "9 items are in it and the limiter asks for 10"
+    assert "6 more would be 6 samples too many and the limiter allows 5" in limiter.why_not_sample(6, 10, 0, 10)
+    assert "3 more would be 6 samples ahead and the limiter allows 5" in limiter.why_not_insert(3, 10, 0, 10)

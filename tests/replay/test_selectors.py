@@ -1,0 +1,109 @@
+"""Selectors on their own, where the tables of `test_table` are too small: many slots, holes, long use, proportions."""
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from tests.replay.table_model import RANDOM, SELECTORS
+from weft.replay import Fifo, Lifo, MinHeap, Selector, Uniform
+
+
+class Newest(Selector):
+    """A selector as a user writes it."""
+
+    def __init__(self):
+        self.slots = []
+
+    def insert(self, slots, priorities):
+        self.slots += [slot for slot in slots.tolist() if slot not in self.slots]
+
+    def remove(self, slots):
+        self.slots = [slot for slot in self.slots if slot not in slots]
+
+    def choose(self, n, rng):
+        return np.full(n, self.slots[-1]), np.ones(n)
+
+
+def make(kind, capacity):
+    selector = SELECTORS[kind]()
+    selector.reserve(capacity)
+    return selector
+
+
+@settings(max_examples=40)
+@given(st.sampled_from(sorted(SELECTORS)), st.integers(0, 2**32))
+def test_what_is_taken_is_different_and_was_there(kind, seed):
+    """Long use at random: inserts, removals and takes of many slots at once, so that holes come and are closed."""
+    rng = np.random.default_rng(seed)
+    selector, there = make(kind, 300), set()
+    for _ in range(60):
+        free = rng.permutation(sorted(set(range(300)) - there))[: rng.integers(1, 120)]
+        selector.insert(free, rng.random(len(free)))
+        there |= set(free.tolist())
+        gone = rng.permutation(sorted(there))[: rng.integers(0, len(there))]
+        selector.remove(gone)
+        there -= set(gone.tolist())
+        slots, probabilities = selector.take(int(rng.integers(0, len(there) + 1)), rng)
+        assert len(set(slots.tolist())) == len(slots) and set(slots.tolist()) <= there
+        assert ((probabilities > 0) & (probabilities <= 1)).all()
+        there -= set(slots.tolist())
+    if there:
+        assert set(selector.take(len(there), rng)[0].tolist()) == there
+
+
+@pytest.mark.parametrize(("kind", "expected"), [(Fifo, [3, 1, 2]), (Lifo, [2, 1, 3]), (Newest, [2, 1, 3])])
+def test_the_order_is_that_of_inserts_whatever_changes(kind, expected):
+    selector, rng = kind(), np.random.default_rng(0)
+    selector.reserve(5)
+    selector.insert(np.array([0, 3, 1]), np.ones(3))
+    selector.insert(np.array([2]), np.ones(1))
+    selector.insert(np.array([3, 0]), np.zeros(2))
+    selector.remove(np.array([0]))
+    assert selector.choose(3, rng)[0].tolist() == expected[:1] * 3
+    assert selector.take(3, rng)[0].tolist() == expected
+
+
+def test_a_heap_forgets_entries_that_count_no_more():
+    heap = MinHeap()
+    heap.reserve(10)
+    for number in range(10_000):
+        heap.insert(np.arange(10), np.arange(10) + (number % 7))
+    assert len(heap.heap) < 10_000
+    assert heap.take(10, np.random.default_rng(0))[0].tolist() == list(range(10))
+
+
+@pytest.mark.parametrize("kind", RANDOM)
+def test_draws_are_in_proportion(kind):
+    """Within five standard deviations, for draws with and without replacement alike."""
+    selector, rng = make(kind, 50), np.random.default_rng(1)
+    priorities = np.array([0.0, 1.0, 2.0, 5.0] * 12)
+    selector.insert(np.arange(48), priorities)
+    weights = np.ones(48) if kind == "uniform" else priorities**0.7
+    expected = weights / weights.sum()
+    slots, probabilities = selector.choose(100_000, rng)
+    np.testing.assert_allclose(probabilities, expected[slots], rtol=1e-12)
+    off = np.bincount(slots, minlength=48) - 100_000 * expected
+    assert (abs(off) <= 5 * np.sqrt(100_000 * expected)).all()
+    firsts = []
+    for _ in range(2000):
+        first, second = selector.take(2, rng)[0]
+        firsts.append((first % 4, second % 4))
+        selector.insert(np.array([first, second]), priorities[[first, second]])
+    again = np.array(firsts)
+    for column in again.T:
+        share = np.bincount(column, minlength=4) / 2000
+        np.testing.assert_allclose(share, expected[:4] * 12, atol=0.06)
+
+
+def test_uniform_takes_each_as_likely_as_any():
+    selector, counts = Uniform(), np.zeros(5)
+    selector.reserve(5)
+    rng = np.random.default_rng(0)
+    selector.insert(np.arange(5), np.ones(5))
+    for _ in range(2000):
+        slots, probabilities = selector.take(2, rng)
+        assert probabilities.tolist() == [1 / 5, 1 / 4]
+        counts[slots] += 1
+        selector.insert(slots, np.ones(2))
+    np.testing.assert_allclose(counts / 2000, 0.4, atol=0.05)

@@ -1,0 +1,90 @@
+"""Inner sums are exactly those of the leaves, however these came; draws come out where a cumulative sum has them."""
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from weft.errors import WeftError
+from weft.replay import Prioritised, importance_weights
+from weft.replay.sumtree import FAN, SumTree
+
+
+def rebuilt(tree, capacity):
+    other = SumTree(capacity)
+    other.set(np.arange(capacity), tree.weights[:capacity])
+    return other
+
+
+@settings(max_examples=50)
+@given(st.sampled_from([1, 16, 500, 513, 9000, 140_000]), st.integers(0, 2**32))
+def test_sums_depend_on_the_leaves_alone(capacity, seed):
+    rng = np.random.default_rng(seed)
+    tree = SumTree(capacity)
+    for _ in range(10):
+        n = int(rng.integers(0, min(capacity, 200) + 1))
+        first = int(rng.integers(0, capacity - n + 1))
+        slots = rng.integers(0, capacity, n) if rng.random() < 0.5 else np.arange(first, first + n)
+        tree.set(slots, rng.random(n) * 10.0 ** rng.integers(-200, 200))
+    for level, expected in zip(tree.levels, rebuilt(tree, capacity).levels, strict=True):
+        np.testing.assert_array_equal(level, expected)
+
+
+@settings(max_examples=30)
+@given(st.sampled_from([1, 17, 513, 5000, 140_000]), st.integers(0, 2**32))
+def test_a_draw_comes_out_where_the_cumulative_sum_has_it(capacity, seed):
+    rng = np.random.default_rng(seed)
+    weights = rng.integers(0, 4, capacity).astype(float)
+    weights[rng.integers(capacity)] = 1
+    tree = SumTree(capacity)
+    tree.set(np.arange(capacity), weights)
+    slots, probabilities = tree.choose(100, np.random.default_rng(seed))
+    draws = np.random.default_rng(seed).random(128)[:100] * weights.sum()
+    assert slots.tolist() == weights.cumsum().searchsorted(draws, side="right").tolist()
+    np.testing.assert_array_equal(probabilities, weights[slots] / weights.sum())
+
+
+@given(st.integers(0, 2**32))
+def test_a_slot_without_weight_is_never_chosen(seed):
+    """Weights of many sizes, so that sums round: most draws come out at a few slots, and none at an empty one."""
+    rng = np.random.default_rng(seed)
+    tree = SumTree(2000)
+    weights = np.where(rng.random(2000) < 0.5, 10.0 ** rng.uniform(-300, 10, 2000), 0)
+    weights[7] = 1
+    tree.set(np.arange(2000), weights)
+    for draws in (tree.choose(500, rng)[0], tree._descend(np.full(64, weights.sum()), tree.levels[-1].cumsum())):
+        assert ((draws >= 0) & (draws < len(tree.weights))).all()
+    assert (weights[tree.choose(500, rng)[0]] > 0).all()
+
+
+def test_weights_that_are_all_zero_or_sum_to_infinity():
+    sampler = Prioritised(1.0)
+    sampler.reserve(10)
+    sampler.insert(np.array([2, 5]), np.zeros(2))
+    slots, probabilities = sampler.choose(50, np.random.default_rng(0))
+    assert set(slots.tolist()) == {2, 5} and set(probabilities.tolist()) == {0.5}
+    sampler.insert(np.array([2, 5]), np.full(2, 1e308))
+    with pytest.raises(WeftError, match="sum to inf: expected a finite sum"):
+        sampler.choose(1, np.random.default_rng(0))
+    sampler.insert(np.array([2]), np.ones(1))
+    assert sampler.choose(1, np.random.default_rng(0))[0].tolist() == [5]
+
+
+@pytest.mark.parametrize("exponent", [-0.1, np.inf, np.nan])
+def test_exponents_that_mean_nothing_are_refused(exponent):
+    with pytest.raises(WeftError, match="exponent of priorities"):
+        Prioritised(exponent)
+
+
+def test_a_level_has_room_for_all_children():
+    for capacity in (1, 15, 16, 17, 513, 8193):
+        levels = SumTree(capacity).levels
+        assert len(levels[0]) >= capacity
+        assert all(len(below) <= FAN * len(above) for below, above in zip(levels, levels[1:], strict=False))
+
+
+def test_importance_weights_undo_the_bias():
+    probability = np.array([0.1, 0.2, 0.7])
+    weights = importance_weights(probability, 3, 1.0)
+    np.testing.assert_allclose(weights * probability, 0.1)
+    assert importance_weights(probability, 3, 0.0).tolist() == [1.0, 1.0, 1.0]
