@@ -65,7 +65,8 @@ def append(table: Table, args: dict[str, Any], arrays: Arrays) -> Reply:
 
 
 def sample(table: Table, args: dict[str, Any], arrays: Arrays) -> Reply:
-    data, info = table.sample(_whole(args, "n"), NOW, seed=args.get("seed"))
+    seed = None if args.get("seed") is None else _whole(args, "seed", least=0)
+    data, info = table.sample(_whole(args, "n"), NOW, seed=seed)
     return Reply({"table_size": info.table_size}, {**columns(table, data), **_arrays(info._asdict())})
 
 
@@ -175,8 +176,8 @@ def _needed(arrays: Arrays, name: str) -> np.ndarray:
     return arrays[name]
 
 
-def _whole(args: dict[str, Any], name: str) -> int:
+def _whole(args: dict[str, Any], name: str, least: int = 1) -> int:
     value = args.get(name)
-    if type(value) is not int or value < 1:
-        raise WeftError(f"the request needs a whole number {name!r} of at least 1; given {value!r}")
+    if type(value) is not int or value < least:
+        raise WeftError(f"the request needs a whole number {name!r} of at least {least}; given {value!r}")
     return value

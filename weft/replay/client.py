@@ -183,7 +183,10 @@ class Client:
         with self._lock:
             if self.closed:
                 raise WeftError(f"the client of {self.address} is closed")
-            if self._link is None or self._link.broken:
+            if self._link is not None and self._link.broken:
+                self._link.close()
+                self._link = None
+            if self._link is None:
                 self._link = Link(self.address, self._token, self.name, self.pool, self._compress, self.patience)
             return self._link
 

@@ -45,8 +45,8 @@ class Keeper:
                 kept = [[client, id, reply.result, reply.arrays] for client, id, reply in self.service.answers.known()]
                 state = checkpoint.capture(list(self.service.tables.values()), answers=kept)
                 before, self.service.journal = self.service.journal, self._log(number)
-            if before is not None:
-                before.close()
+                if before is not None:
+                    before.close()
             path = self._path("checkpoint", number)
             checkpoint.write(path, state)
             self.number = number

@@ -116,7 +116,11 @@ class Link:
             self.condition.notify_all()
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
-        self.lent.clear()
+        # Whoever sends or reads finds it shut and leaves; only then may the number of the file be used again.
+        with self.sending, self.condition:
+            self.condition.wait_for(lambda: not self.reading)
+            self.socket.close()
+            self.lent.clear()
 
     def _read(self) -> None:
         """Read one frame, having said that we are the one who reads."""

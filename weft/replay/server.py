@@ -180,6 +180,8 @@ class _Connection:
     def _wait(self, request: Request, into: Any) -> None:
         try:
             self._reply(request, into, lambda: self.server.service.call(request, alive=lambda: self.open))
+        except Blocked:
+            pass  # nobody is there any more
         finally:
             self.waiting.release()
 

@@ -107,6 +107,23 @@ class Answers:
             return [(client, number, reply) for client, number, reply in each if reply is not None]
 
 
+class Changes:
+    """How often a table has changed; whoever waits for a limiter waits for the next time."""
+
+    def __init__(self) -> None:
+        self.condition = threading.Condition()
+        self.count = 0
+
+    def one_more(self) -> None:
+        with self.condition:
+            self.count += 1
+            self.condition.notify_all()
+
+    def wait_past(self, count: int, timeout: float) -> None:
+        with self.condition:
+            self.condition.wait_for(lambda: self.count != count, timeout)
+
+
 class Service:
     """Tables by name, and what is asked of them."""
 
@@ -119,7 +136,7 @@ class Service:
         """Held for a change and its record, so that the log has them in the order they happened."""
         self.save: Callable[[], str] | None = None
         """Writes a checkpoint and says where."""
-        self.changed = {name: threading.Condition() for name in self.tables}
+        self.changes = {name: Changes() for name in self.tables}
 
     def describe(self) -> dict[str, Any]:
         """What a client should know of the tables: columns and lengths."""
@@ -150,6 +167,8 @@ class Service:
                 raise Blocked
             answer.over.wait()
             if answer.reply is not None:
+                if (journal := self.journal) is not None:
+                    journal.settle(journal.written)
                 return answer.reply
 
     def repeat(self, message: wire.Message) -> None:
@@ -182,7 +201,8 @@ class Service:
             reply = self._until_allowed(call, table, request, *rest)
             return reply
         finally:
-            self.answers.settle(request.client, request.number, reply)
+            if reply is None or self.journal is None:
+                self.answers.settle(request.client, request.number, reply)
 
     def _until_allowed(
         self,
@@ -193,12 +213,12 @@ class Service:
         wait: bool,
         alive: Callable[[], bool],
     ) -> Reply:
-        changed = self.changed[table.name]
+        changes = self.changes[table.name]
         while True:
+            count = changes.count
             try:
                 reply = self._carry_out(call, table, request)
-                with changed:
-                    changed.notify_all()
+                changes.one_more()
                 return reply
             except WeftError as error:
                 if not call.waits or REFUSED not in str(error):
@@ -208,8 +228,7 @@ class Service:
                     raise WeftError(str(error).replace(REFUSED, f" waited {request.timeout:g} s: ")) from None
                 if not wait or not alive():
                     raise Blocked from None
-            with changed:
-                changed.wait(min(left, LOOK))
+            changes.wait_past(count, min(left, LOOK))
 
     def _carry_out(self, call: Call, table: Table, request: Request) -> Reply:
         """Once, or not at all if it is not allowed; in the log before it is answered."""
@@ -224,6 +243,9 @@ class Service:
                     self._write(journal, request)  # some calls have an effect before they fail, and will again
                 raise
             end = self._write(journal, request)
+            if call.remembered:
+                # With the change, so that no checkpoint has one without the other.
+                self.answers.settle(request.client, request.number, reply)
         journal.settle(end)
         return reply
 
