@@ -3,12 +3,15 @@
 `init(env, key)` gives the state, a pytree of arrays; `step(env, state)` gives the next state and metrics, a dictionary
 of `Mean` pairs. Neither names a device, a process or a queue. By convention `state.net` holds what is trained: it is
 what a run saves as its parameters.
+
+An algorithm that has to collect before it can learn has a *warm-up*: so many iterations of `warm_up`, which is like
+`step`, come before the first of `step`. A layout projects one like the other.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
@@ -16,6 +19,7 @@ from weft.envs.timestep import Env
 from weft.errors import WeftError
 from weft.metrics import Mean
 
+Phase = Literal["warm_up", "step"]
 Play = Callable[[Any, Any, jax.Array, jax.Array], tuple[Any, Any]]
 
 
@@ -37,6 +41,21 @@ class Algorithm(ABC):
         actions: the likeliest if `greedy`, else drawn as in training.
         """
         raise WeftError(f"{type(self).__name__} does not say how to play what it learned: define its method `player`")
+
+    def settle(self, *, asynchronous: bool) -> "Algorithm":
+        """The same, with the settings decided that are left to weft (`auto`); `asynchronous` says whether parts of it
+        go on without waiting for each other."""
+        del asynchronous
+        return self
+
+    @property
+    def warm_up_iterations(self) -> int:
+        """How many iterations of `warm_up` come first."""
+        return 0
+
+    def warm_up(self, env: Env, state: Any) -> tuple[Any, dict[str, Mean]]:
+        """One iteration of the warm-up: as many environment steps as `step` takes, and the same state."""
+        raise NotImplementedError
 
     @abstractmethod
     def step(self, env: Env, state: Any) -> tuple[Any, dict[str, Mean]]:

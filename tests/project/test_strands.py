@@ -7,9 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from tests.toys import assert_same, on, plain, projected, run, start_of, toy
 from weft import Layout, Role
+from weft.errors import WeftError
 from weft.host import host_call, new_token
 from weft.runtime.local import Local
 
@@ -23,7 +25,7 @@ class Shelf:
         self.numbers: list[float] = []
         self.condition = threading.Condition()
         self.patience = patience
-        self.changed = 0
+        self.changed = self.sampled = 0
 
     def insert(self, token: Any, rows: Any) -> Any:
         with self.condition:
@@ -34,7 +36,7 @@ class Shelf:
     def sample(self, token: Any) -> Any:
         """Number `n` at the n-th call, but not before some more were put there."""
         with self.condition:
-            asked = (int(token[0]) - 1) // 3
+            asked, self.sampled = self.sampled, self.sampled + 1
             assert self.condition.wait_for(lambda: len(self.numbers) >= asked + self.patience, 10)
             return np.float32(self.numbers[asked])
 
@@ -121,3 +123,83 @@ def test_an_array_of_the_state_ties_whoever_changes_it() -> None:
 
     roles = projected(toy(start, loop), Layout(Role("replay", ("replay",), apart=True), Role("learner", ("*",)))).layout
     assert [set(role.runs) for role in roles.roles] == [{"replay.one", "replay.join"}, {"replay.two"}, {"*"}]
+
+
+def apex(actors: int) -> Layout:
+    return Layout(
+        Role("actor", ("act",), replicas=actors),
+        Role("replay", ("replay",), apart=True, take=1),
+        Role("learner", ("learn",), free=True),
+        registers=[("learner", "actor")],
+    )
+
+
+def reading(shelf: Shelf) -> Any:
+    """Like `replaying`, where what is learned is acted with."""
+
+    def start(env: Any) -> Any:
+        zero = jnp.float32(0)
+        return {"net": zero, "rows": jnp.zeros(env.num_envs), "seen": jnp.zeros(env.num_envs), "token": new_token(1)}
+
+    def loop(s: Any) -> Any:
+        rows, seen = on("act", lambda net, rows: (rows + 1, jnp.full_like(rows, net)))(s["net"], s["rows"])
+        token, _ = host_call(shelf.insert, ONE, s["token"], rows, name="replay.insert")
+        token, sampled = host_call(shelf.sample, ONE, token, name="replay.sample")
+        net = on("learn", lambda net, sampled: net + jnp.sign(sampled))(s["net"], sampled)
+        token, _ = host_call(shelf.change, ONE, token, net, name="replay.change")
+        return {"net": net, "rows": rows, "seen": seen, "token": token}
+
+    return toy(start, loop)
+
+
+def test_a_part_that_is_with_a_free_role_is_free_and_the_other_takes() -> None:
+    layout = projected(reading(Shelf()), apex(2)).layout
+    roles = {role.name: (role.take, role.of, role.free) for role in layout.roles}
+    assert roles == {
+        "actor": (None, 1, False),
+        "replay.insert": (1, 2, False),
+        "replay.sample": (None, 1, True),
+        "replay.change": (None, 1, True),
+        "learner": (None, 1, True),
+    }
+
+
+def test_lanes_and_a_free_role_each_do_all_of_their_work() -> None:
+    for actors in (1, 2, 4):
+        shelf, times = Shelf(), 12
+        engine = Local(projected(reading(shelf), apex(actors)), limit=20.0)
+        state = start_of(reading(shelf))
+        end = engine.run(state, times)
+        assert len(shelf.numbers) == times * actors and shelf.changed == times
+        assert end["net"] == times
+        assert end["rows"].sum() == times * 4
+        # Each lane acted from what the learner had published by then.
+        assert (end["seen"] <= times).all() and end["seen"].max() >= times - 6
+
+
+def test_a_free_role_that_lanes_wait_for_is_refused() -> None:
+    def loop(s: Any) -> Any:
+        rows = on("act", lambda rows: rows + 1)(s["rows"])
+        net = on("learn", lambda net, rows: net + rows.sum())(s["net"], rows)
+        token, _ = host_call(lambda token, rows: np.float32(0), ONE, s["token"], rows, name="replay.insert")
+        return {"net": net, "rows": rows, "token": token}
+
+    def start(env: Any) -> Any:
+        return {"net": jnp.float32(0), "rows": jnp.zeros(env.num_envs), "token": new_token(1)}
+
+    with pytest.raises(WeftError, match="act.* goes from actor to learner, but learner is free of the lanes"):
+        projected(toy(start, loop), apex(2))
+
+
+def test_parts_that_share_an_array_of_the_state_cannot_take_and_be_free() -> None:
+    def loop(s: Any) -> Any:
+        rows = on("act", lambda rows: rows + 1)(s["rows"])
+        table = on("replay.insert", lambda table, rows: table + rows.sum())(s["table"], rows)
+        net = on("learn", lambda net, x: net + x)(s["net"], on("replay.sample", lambda table: 2 * table)(table))
+        return {"net": net, "rows": rows, "table": table}
+
+    def start(env: Any) -> Any:
+        return {"net": jnp.float32(0), "rows": jnp.zeros(env.num_envs), "table": jnp.float32(0)}
+
+    with pytest.raises(WeftError, match="the parts of replay .* hang together by an array of the state"):
+        projected(toy(start, loop), apex(2))

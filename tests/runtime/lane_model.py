@@ -19,7 +19,7 @@ import numpy as np
 from tests.runtime.scheduler import Controlled
 from weft.layout.layout import Role
 from weft.runtime.channel import Clock, Stopped, Stream
-from weft.runtime.lanes import Lanes
+from weft.runtime.lanes import Lanes, Newest
 from weft.runtime.ledger import Ledger
 from weft.runtime.pace import Arriving, InLane, Place, Taking
 
@@ -80,9 +80,9 @@ class Anywhere:
         return value
 
 
-def fake_strand(reads: bool = False, writes: bool = False) -> Any:
-    program = SimpleNamespace(reads=frozenset({0} if reads else ()), writes=frozenset({0} if writes else ()))
-    return SimpleNamespace(program=program, devices=Anywhere(), chosen=(0,))
+def fake_strand(name: str = "taker", writes: bool = False) -> Any:
+    program = SimpleNamespace(writes=frozenset({0} if writes else ()))
+    return SimpleNamespace(program=program, devices=Anywhere(), chosen=(0,), clocks={"begin": Clock(name)})
 
 
 @dataclass
@@ -106,7 +106,7 @@ class Model:
     def __post_init__(self) -> None:
         setup, names = self.setup, tuple(f"lane {lane}" for lane in range(self.setup.lanes))
         work = setup.times * setup.lanes
-        self.lanes = Lanes(self.wait, "taker", names, setup.take, work, setup.max_lag, value={0: 0})
+        self.lanes = Lanes(self.wait, "taker", names, setup.take, work, setup.max_lag, Newest({0: 0}))
         self.streams = {
             (number, lane): Stream(self.wait, *self.parties(step, lane), f"message {number}", setup.capacity)
             for number, step in enumerate(setup.script)
@@ -139,7 +139,7 @@ class Model:
 
     def live(self, lane: int, member: int) -> int:
         name, reads, number, state = f"lane {lane}.{member}", self.setup.reads[member], 0, {0: 0}
-        pace = InLane(Place(self.lanes, lane), fake_strand(reads), Clock(name))
+        pace = InLane(Place(self.lanes, lane), fake_strand(name), frozenset({0} if reads else ()))
         published = self.lanes.version
         while pace.begin(state):
             number += 1

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from weft.runtime.channel import Clock, Stuck, Wait
-from weft.runtime.lanes import Lanes
+from weft.runtime.lanes import Lanes, Newest
 
 
 def lanes_of(count: int, take: int = 1, *, work: int = 100, max_lag: int | None = None) -> Lanes:
     """Lanes under a limit so short that whoever would wait fails."""
-    return Lanes(Wait(0.01), "learner[0]", tuple(f"a[{i}]" for i in range(count)), take, work, max_lag, value="0")
+    return Lanes(Wait(0.01), "learner[0]", tuple(f"a[{i}]" for i in range(count)), take, work, max_lag, Newest("0"))
 
 
 def begin(lanes: Lanes, index: int) -> bool:

@@ -5,6 +5,7 @@ from typing import Any
 from weft.algorithm import Algorithm
 from weft.algos.a2c import A2C
 from weft.algos.appo import APPO
+from weft.algos.dqn import DQN
 from weft.algos.impala import IMPALA
 from weft.algos.ppo import PPO
 from weft.algos.reinforce import Reinforce
@@ -17,6 +18,7 @@ ALGOS: dict[str, type[Algorithm]] = {
     "ppo": PPO,
     "impala": IMPALA,
     "appo": APPO,
+    "dqn": DQN,
 }
 
 

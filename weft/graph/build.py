@@ -19,10 +19,11 @@ from typing import Any
 
 import jax
 import jax.extend.core as jex
+import numpy as np
 
 from weft.errors import WeftError, unknown
 from weft.graph.graph import Graph, Node, Value
-from weft.graph.marks import Mark, mark_of, marks_in, placed_as, scan_shape
+from weft.graph.marks import Mark, mark_of, marks_in, placed_as, scan_shape, token_place
 from weft.graph.trace import Trace
 from weft.layout.layout import Layout
 
@@ -88,8 +89,7 @@ class _Lift:
         if mark and mark.kind == "merge":
             return self.merge(mark, eqn, inputs, owner)
         if mark and mark.kind == "host":
-            outputs = self.add("host", mark.name, eqn, inputs, role=owner, key=self.key("host " + mark.name))
-            return self.untied(eqn, inputs, outputs) if owner and self.layout.role(owner).apart else outputs
+            return self.host(mark, eqn, inputs, owner)
         if eqn.primitive.name in ("jit", "pjit"):
             return self.opened(mark, eqn, inputs, owner)
         if eqn.primitive.name == "scan":
@@ -111,23 +111,39 @@ class _Lift:
         outputs = self.closed(eqn.params["jaxpr"], inputs, role)
         if mark is None or owner is not None or role is None:
             return outputs
-        named = self.add("fragment", mark.name, eqn, outputs, role=role, key=self.key(mark.name), inline=True)
         # A token that hangs on no call is nobody's to give.
-        return tuple(old if old in self.loose else new for old, new in zip(outputs, named, strict=True))
+        given = [index for index, value in enumerate(outputs) if value not in self.loose]
+        named = self.close(mark, eqn, [outputs[index] for index in given], given, role)
+        return tuple(named.get(index, value) for index, value in enumerate(outputs))
+
+    def close(self, mark: Mark, eqn: Any, values: Any, places: list[int], role: str) -> dict[int, Value]:
+        """A node that names some results of an opened call."""
+        names = _result_names(mark.name, eqn, [])
+        labels = [self.labels.get(eqn.outvars[place], names[place]) for place in places]
+        outputs = tuple(Value(value.aval, label) for value, label in zip(values, labels, strict=True))
+        self.append(Node("fragment", mark.name, tuple(values), outputs, None, role=role, key=self.key(mark.name)))
+        return dict(zip(places, outputs, strict=True))
 
     def merge(self, mark: Mark, eqn: Any, inputs: Any, owner: str | None) -> tuple[Value, ...]:
         return self.add("merge", mark.name, eqn, inputs, role=owner, key=self.key("all_" + mark.name))
 
-    def untied(self, eqn: Any, inputs: Any, outputs: tuple[Value, ...]) -> tuple[Value, ...]:
-        """The results of host code that needs no order: its next token is counted, not waited for."""
-        body = eqn.params["jaxpr"].jaxpr
-        if body.outvars[0] is not body.eqns[0].outvars[0]:
-            return outputs
-        token = inputs[body.invars.index(body.eqns[0].invars[0])]
-        counted = jax.make_jaxpr(lambda token: token + 1)(jax.ShapeDtypeStruct(token.shape, token.aval.dtype))
-        (after,) = self.closed(counted, (token,), owner=None)
+    def host(self, mark: Mark, eqn: Any, inputs: Any, owner: str | None) -> tuple[Value, ...]:
+        """A call of host code; where it needs no order, its token is counted beside it, and waited for by nobody."""
+        place = token_place(eqn) if owner and self.layout.role(owner).apart else None
+        token, given = None, inputs
+        if place is not None:
+            token = inputs[place]
+            nothing = _const(np.zeros(token.shape, token.aval.dtype))
+            given = (*inputs[:place], nothing, *inputs[place + 1 :])
+        outputs = self.add("host", mark.name, eqn, given, role=owner, key=self.key("host " + mark.name))
+        return outputs if token is None else (self.counted(token), *outputs[1:])
+
+    def counted(self, token: Value) -> Value:
+        """A token after one more call, for whoever needs it."""
+        count = jax.make_jaxpr(lambda token: token + 1)(jax.ShapeDtypeStruct(token.shape, token.aval.dtype))
+        (after,) = self.closed(count, (token,), owner=None)
         self.loose.add(after)
-        return (after, *outputs[1:])
+        return after
 
     def loop(self, eqn: Any, inputs: Any, owner: str | None) -> tuple[Value, ...]:
         """A loop that several parties run together, each its own part of the body."""
@@ -174,21 +190,23 @@ class _Lift:
             raise WeftError("a merge outside any fragment, of values that no role made: merge where they are used")
         merger = next(iter(replicated), None)
         taker = self.layout.taker
-        return taker.name if merger and taker else merger
+        return taker.name if merger and taker and self.layout.role(merger).in_lane else merger
 
     def made_by(self, values: Any) -> frozenset[str]:
         return frozenset().union(*(self.sources.get(value, frozenset()) for value in values))
 
     def add(self, kind: Any, name: str, eqn: Any, inputs: Any, **options: Any) -> tuple[Value, ...]:
         """Append a node and give its results, named for the fragment and its result's path where there is one."""
-        inline = options.pop("inline", False)
         names = options.pop("names", None) or _result_names(name, eqn, [value.name for value in inputs])
         labels = [self.labels.get(var, label) for var, label in zip(eqn.outvars, names, strict=True)]
         outputs = tuple(Value(var.aval, label) for var, label in zip(eqn.outvars, labels, strict=True))
-        node = Node(kind, name, inputs, outputs, None if inline else eqn, **options)
-        self.nodes.append(node)
-        self.sources |= dict.fromkeys(outputs, frozenset({node.role}) if node.role else self.made_by(inputs))
+        self.append(Node(kind, name, inputs, outputs, eqn, **options))
         return outputs
+
+    def append(self, node: Node) -> None:
+        self.nodes.append(node)
+        makers = frozenset({node.role}) if node.role else self.made_by(node.inputs)
+        self.sources |= dict.fromkeys(node.outputs, makers)
 
     def key(self, name: str) -> str:
         self.counts[name] += 1

@@ -100,6 +100,13 @@ def host_function(eqn: Any) -> Callable[..., Sequence[Any]]:
     return function
 
 
+def token_place(eqn: Any) -> int | None:
+    """Which operand of an equation marked as host code is its token; None if its first result is not the next one."""
+    body = eqn.params["jaxpr"].jaxpr
+    (call,) = body.eqns
+    return body.invars.index(call.invars[0]) if body.outvars[:1] == call.outvars[:1] else None
+
+
 _known: WeakKeyDictionary[Any, frozenset[Mark]] = WeakKeyDictionary()
 
 

@@ -14,7 +14,7 @@ from jax import lax
 from jax.interpreters import partial_eval as pe
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from weft.algorithm import Algorithm
+from weft.algorithm import Algorithm, Phase
 from weft.envs.timestep import Env
 from weft.errors import WeftError
 from weft.graph.marks import calls, marks_in
@@ -27,7 +27,7 @@ class Trace:
 
     jaxpr: Any
     fragments: frozenset[str]
-    """The names of all fragments, also of those whose results nothing uses."""
+    """The names of all fragments, also of those whose results nothing uses, or that only come after the warm-up."""
     state_names: tuple[str, ...]
     state_avals: tuple[Any, ...]
     metric_names: tuple[str, ...]
@@ -47,17 +47,17 @@ class Trace:
         return self.batch * calls(self.jaxpr.jaxpr, "env") // self.length
 
 
-def trace(algo: Algorithm, env: Env, length: int = 1) -> Trace:
-    """Trace `length` iterations of an algorithm on an environment."""
+def trace(algo: Algorithm, env: Env, length: int = 1, phase: Phase = "step") -> Trace:
+    """Trace `length` iterations of an algorithm on an environment, of its warm-up or after it."""
     state = jax.eval_shape(functools.partial(algo.init, env), jax.eval_shape(lambda: jax.random.key(0)))
-    step = functools.partial(algo.step, env)
-    _, metrics = _check_step(step, state)
+    step = functools.partial(getattr(algo, phase), env)
+    _, metrics = _check_step(step, state, phase)
     jaxpr = jax.make_jaxpr(lambda s: lax.scan(lambda carry, _: step(carry), s, length=length))(state)
     state_paths, state_tree = tree_flatten_with_path(state)
     metric_paths, metric_tree = tree_flatten_with_path(metrics)
     return Trace(
         jaxpr=_without_unused(jaxpr),
-        fragments=frozenset(mark.name for eqn in jaxpr.eqns for mark in marks_in(eqn) if mark.kind == "fragment"),
+        fragments=_fragments(jaxpr) if phase == "step" else trace(algo, env).fragments,
         state_names=tuple("state" + keystr(path) for path, _ in state_paths),
         state_avals=tuple(leaf for _, leaf in state_paths),
         metric_names=tuple("metrics" + keystr(path) for path, _ in metric_paths),
@@ -101,22 +101,26 @@ def refuse_unread(algo: Algorithm, reads: set[str]) -> None:
             )
 
 
-def _check_step(step: Any, state: Any) -> tuple[Any, Any]:
+def _fragments(closed: Any) -> frozenset[str]:
+    return frozenset(mark.name for eqn in closed.eqns for mark in marks_in(eqn) if mark.kind == "fragment")
+
+
+def _check_step(step: Any, state: Any, name: str) -> tuple[Any, Any]:
     """Fail with the leaf's name where one iteration does not give back a state of the same shapes and types."""
     result = jax.eval_shape(step, state)
     if not isinstance(result, tuple) or len(result) != 2:
-        raise WeftError(f"step must return (state, metrics), but it returned {type(result).__name__}")
+        raise WeftError(f"{name} must return (state, metrics), but it returned {type(result).__name__}")
     if not isinstance(result[1], dict) or not all(isinstance(metric, Mean) for metric in result[1].values()):
-        raise WeftError(f"step must return its metrics as a dictionary of weft.Mean, but they are {result[1]!r}")
+        raise WeftError(f"{name} must return its metrics as a dictionary of weft.Mean, but they are {result[1]!r}")
     before, after = tree_flatten_with_path(state), tree_flatten_with_path(result[0])
     if before[1] != after[1]:
         raise WeftError(
-            f"step must return a state of the structure init made:\n  {before[1]}\nbut it made\n  {after[1]}"
+            f"{name} must return a state of the structure init made:\n  {before[1]}\nbut it made\n  {after[1]}"
         )
     for (path, old), (_, new) in zip(before[0], after[0], strict=True):
         if (old.shape, old.dtype) != (new.shape, new.dtype):
             raise WeftError(
-                f"state{keystr(path)} is {old.dtype}{list(old.shape)} before step and {new.dtype}{list(new.shape)} "
+                f"state{keystr(path)} is {old.dtype}{list(old.shape)} before {name} and {new.dtype}{list(new.shape)} "
                 "after: an iteration must keep every leaf's shape and type"
             )
     return result

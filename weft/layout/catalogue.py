@@ -80,8 +80,19 @@ def a3c(*, workers: int = 2, take: int = 1, max_lag: int | None = None) -> Layou
     )
 
 
+def apex(*, actors: int = 2, replays: int = 1) -> Layout:
+    """Actors that fill a replay table, a learner that samples from it: each at its own pace (Ape-X, D4PG, R2D2)."""
+    return Layout(
+        Role("actor", runs=("env", "act"), replicas=actors),
+        Role("replay", runs=("replay",), replicas=replays, take=1, apart=True),
+        Role("learner", runs=("learn", "*"), free=True),
+        registers=[("learner", "actor")],
+        name="apex",
+    )
+
+
 LAYOUTS: dict[str, Callable[..., Layout]] = {
-    function.__name__: function for function in (fused, actors, impala, sebulba, seed, allreduce, a3c)
+    function.__name__: function for function in (fused, actors, impala, sebulba, seed, allreduce, a3c, apex)
 }
 
 

@@ -7,7 +7,8 @@
 actor x4 {env, act} | learner {learn}
 
 Two things make a layout asynchronous. A role may `take` fewer than all of the replicas that serve it into one
-iteration: those replicas are then *lanes*, each at its own pace. And a state edge may be a register: its reader goes on
+iteration: those replicas are then *lanes*, each at its own pace; a role that is neither a lane nor takes from them is
+`free`. And a state edge may be a register: its reader goes on
 with the newest value there is, instead of waiting for the next one.
 
 >>> impala = Layout(
@@ -48,8 +49,15 @@ class Role:
     apart: bool = False
     """Whether its host code may be called from several threads at once: what only tokens tie together then goes on
     independently, as strands of their own."""
+    free: bool = False
+    """Whether it goes on by itself where others are lanes or take from them: they share nothing but registers."""
     of: int = 1
     """The lanes that serve a replica that takes: filled in by the layout."""
+
+    @property
+    def in_lane(self) -> bool:
+        """Whether its replicas are lanes, or parts of some, where a role takes."""
+        return self.take is None and not self.free
 
     @property
     def copies(self) -> int:
@@ -66,6 +74,7 @@ class Role:
         devices = f" on {self.devices} devices" if self.devices > 1 else ""
         devices = f" on {', '.join(self.on)}" if self.on else devices
         taking = "" if self.take is None else f" taking {self.take} of {self.of}"
+        taking = " free" if self.free else taking
         return f"{self.name}{copies}{devices}{taking} {{{', '.join(self.runs)}}}"
 
 
@@ -114,7 +123,7 @@ class Layout:
 
     def synchronous(self) -> "Layout":
         """The same roles in step with each other: nothing is taken early, nothing is read late."""
-        roles = [replace(role, take=None, of=1, batch=1, wait=0.0) for role in self.roles]
+        roles = [replace(role, take=None, of=1, batch=1, wait=0.0, apart=False, free=False) for role in self.roles]
         return Layout(*roles, name=f"{self.name} in step")
 
     def __str__(self) -> str:
@@ -125,7 +134,7 @@ class Layout:
 
 def _with_lanes(roles: tuple[Role, ...]) -> tuple[Role, ...]:
     """The roles, where those that take know how many lanes serve each of their replicas."""
-    lanes = min((role.replicas for role in roles if role.take is None), default=0)
+    lanes = min((role.replicas for role in roles if role.in_lane), default=0)
     return tuple(role if role.take is None else replace(role, of=lanes // role.replicas) for role in roles)
 
 
@@ -158,18 +167,22 @@ def _validate_asynchrony(layout: Layout) -> None:
         raise WeftError(f"max_lag={layout.max_lag!r}: give a whole number of at least 0, or None for no bound")
     if (layout.registers or layout.max_lag is not None) and not takers:
         raise WeftError("registers and max_lag are for a layout with a role that takes, as in Role(..., take=1)")
+    free = [role.name for role in layout.roles if role.free]
+    if free and not takers:
+        raise WeftError(f"{free[0]} is free of the lanes, but there are none: let a role take, as in Role(..., take=1)")
     names = {role.name for role in layout.roles}
     for source, dest in layout.registers:
-        if source not in takers or dest not in names or dest == source:
+        if source not in (*takers, *free) or dest not in names or dest == source:
             raise WeftError(
-                f"register {source!r} -> {dest!r}: it goes from the role that takes ({', '.join(takers)}) to another"
+                f"register {source!r} -> {dest!r}: it goes from a role that takes or is free "
+                f"({', '.join((*takers, *free))}) to another"
             )
     if layout.taker is not None:
         _validate_taker(layout, layout.taker)
 
 
 def _validate_taker(layout: Layout, taker: Role) -> None:
-    others = [role for role in layout.roles if role is not taker]
+    others = [role for role in layout.roles if role.in_lane]
     lanes = min((role.replicas for role in others), default=0)
     if not lanes:
         raise WeftError(f"{taker.name} takes, but there is no other role to take from")

@@ -31,7 +31,7 @@ def gae(
     valid: Bool[Array, "T B"] | None = None,
 ) -> Float[Array, "T B"]:
     """Generalised advantage estimation (Schulman et al. 2016, equation 16), cut at the ends of episodes."""
-    truncated = _cut(truncated, valid)
+    truncated = cut(truncated, valid)
     delta_t = td_error(r_t, terminated=terminated, v_tm1=v_tm1, v_t=v_t, gamma=gamma)
     decay_t = jnp.where(terminated | truncated, 0.0, gamma * lam)
     return _decaying_sum(delta_t, decay_t, jnp.zeros_like(v_t[-1]))
@@ -66,7 +66,7 @@ def lambda_steps(
     valid: Bool[Array, "T B"] | None = None,
 ) -> tuple[Float[Array, "T B"], Float[Array, "T B"]]:
     """What a lambda return is made of: each step's own part, and how much of the next step's return it lets through."""
-    truncated = _cut(truncated, valid)
+    truncated = cut(truncated, valid)
     # Where the next step belongs to another episode, all weight is on the value.
     mix_t = jnp.where(terminated | truncated, 0.0, lam)
     return r_t + gamma * jnp.where(terminated, 0.0, (1.0 - mix_t) * v_t), gamma * mix_t
@@ -109,7 +109,7 @@ def n_step_returns(
     valid: Bool[Array, "T B"] | None = None,
 ) -> Float[Array, "T B"]:
     """`n` rewards and the value of where they led; fewer where the episode or the piece ends sooner."""
-    truncated = _cut(truncated, valid)
+    truncated = cut(truncated, valid)
     last = jnp.zeros_like(terminated).at[-1].set(True)
     bootstrap_t = jnp.where(terminated, 0.0, v_t)
     returns = r_t + gamma * bootstrap_t
@@ -124,7 +124,7 @@ def ends_within(ended: Bool[Array, "T B"]) -> Bool[Array, "T B"]:
     return jax.lax.cummax(ended.astype(jnp.int32), axis=0, reverse=True).astype(bool)
 
 
-def _cut(truncated: Bool[Array, "T B"], valid: Bool[Array, "T B"] | None) -> Bool[Array, "T B"]:
+def cut(truncated: Bool[Array, "T B"], valid: Bool[Array, "T B"] | None) -> Bool[Array, "T B"]:
     """Truncated also where the next row belongs to no episode."""
     if valid is None:
         return truncated

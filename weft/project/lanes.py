@@ -5,7 +5,7 @@ from dataclasses import replace
 from weft.errors import WeftError
 from weft.layout.layout import Layout, Role
 from weft.project.links import Edge, Link
-from weft.project.program import Merge, Program, walk
+from weft.project.program import Merge, Program, Send, walk
 from weft.project.views import View
 
 
@@ -24,6 +24,7 @@ def check_lanes(
     layout: Layout, taker: Role, programs: dict[str, Program], names: tuple[str, ...], axes: dict[str, tuple]
 ) -> None:
     """What would tie the lanes to each other, or rows of the state to whoever takes now these and now those."""
+    _refuse_ties(layout, programs)
     if taker.take == taker.of:
         return
     for leaf in programs[taker.name].inputs:
@@ -34,13 +35,24 @@ def check_lanes(
             )
     for role in layout.roles:
         merges = [step for step, _ in walk(programs[role.name].steps) if isinstance(step, Merge)]
-        if role.take is None and merges:
+        if role.in_lane and merges:
             what = merges[0].message.rpartition("/")[2]
             raise WeftError(
                 f"{what} merges over the {role.replicas} replicas of {role.name}, so that each would wait for all, but "
                 f"{taker.name} takes {taker.take} of {taker.of}: take all {taker.of}, use one lane, or do without "
                 "(as without normalise_obs and normalise_reward)"
             )
+
+
+def _refuse_ties(layout: Layout, programs: dict[str, Program]) -> None:
+    for role in layout.roles:
+        for step, _ in walk(programs[role.name].steps):
+            if isinstance(step, Send) and role.free != layout.role(step.to).free:
+                who = role.name if role.free else step.to
+                raise WeftError(
+                    f"{step.message.partition(':')[2]} goes from {role.name} to {step.to}, but {who} is free of the "
+                    "lanes: what they exchange must be state that comes through a register"
+                )
 
 
 def register_edges(layout: Layout, views: dict[str, View], programs: dict[str, Program]) -> tuple[Edge, ...]:
@@ -52,6 +64,6 @@ def register_edges(layout: Layout, views: dict[str, View], programs: dict[str, P
         link = Link("pair" if role.copies == 1 else "broadcast", role.copies // layout.role(maker).copies or 1)
         edges += [
             Edge(maker, reader, names[leaf], 1, graph.inputs[leaf].bytes, link, kind="register")
-            for leaf in sorted(programs[reader].reads)
+            for leaf in sorted(programs[reader].reads & programs[maker].writes)
         ]
     return tuple(edges)

@@ -88,9 +88,9 @@ def _with_registers(projection: Projection, role: str, lines: list[Any]) -> list
     program, layout = projection.programs[role], projection.layout
     names = projection.whole.state_names
     first, last = [], []
-    if layout.lanes and layout.role(role).take is None:
+    if layout.lanes and layout.role(role).in_lane:
         first = ["begin when what it had is taken" + _bound(layout.max_lag)]
-    elif layout.lanes:
+    elif layout.role(role).take is not None:
         first = [f"take {layout.role(role).take} of {layout.role(role).of} lanes"]
     if program.reads:
         first.append(f"read {_some([names[leaf] for leaf in sorted(program.reads)])} from the register")

@@ -8,7 +8,7 @@ assemble messages and runs.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from weft.algorithm import Algorithm
+from weft.algorithm import Algorithm, Phase
 from weft.envs.timestep import Env
 from weft.errors import WeftError
 from weft.graph.build import build
@@ -47,17 +47,22 @@ class Projection:
         return any(program.interrupted for program in self.programs.values())
 
 
-def project(algo: Algorithm, env_of: Callable[[int], Env], layout: Layout, length: int = 1) -> Projection:
+def project(
+    algo: Algorithm, env_of: Callable[[int], Env], layout: Layout, length: int = 1, phase: Phase = "step"
+) -> Projection:
     """Project `length` iterations of an algorithm onto the roles of a layout; `env_of(n)` makes n environments."""
     total = algo.num_envs
     _check_shares(layout, total)
-    whole = trace(algo, env_of(total), length)
+    whole = trace(algo, env_of(total), length, phase)
     layout = split_roles(build(whole, layout), layout)
     graph = build(whole, layout)
-    by_shares = {
-        shares: make_view(whole if shares == 1 else trace(algo, env_of(total // shares), length), layout, graph)
+    traces = {
+        shares: whole if shares == 1 else trace(algo, env_of(total // shares), length, phase)
         for shares in {role.shares for role in layout.roles}
     }
+    least = traces[max(traces)].state_avals
+    batched = {leaf for leaf, aval in enumerate(whole.state_avals) if aval.shape != least[leaf].shape}
+    by_shares = {shares: make_view(traced, layout, graph, batched) for shares, traced in traces.items()}
     views = {role.name: by_shares[role.shares] for role in layout.roles}
     check_agreement(views)
     for view in views.values():

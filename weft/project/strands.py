@@ -10,47 +10,60 @@ Only tokens are dropped. What is computed from an array of the state still waits
 that share one stay together.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field, replace
 
+from weft.errors import WeftError
 from weft.graph.graph import Graph, Node, Value, walk
 from weft.layout.layout import Layout, Role
 
 
 def split_roles(graph: Graph, layout: Layout) -> Layout:
     """The layout, with a role for each independent part of those whose parts may go apart."""
-    roles = [part for role in layout.roles for part in (_parts(graph, role) if role.apart else (role,))]
+    free = frozenset(role.name for role in layout.roles if role.free)
+    roles = [part for role in layout.roles for part in (_parts(graph, role, free) if role.apart else (role,))]
     if len(roles) == len(layout.roles):
         return layout
     return Layout(*roles, name=layout.name, registers=layout.registers, max_lag=layout.max_lag)
 
 
-def _parts(graph: Graph, role: Role) -> Iterator[Role]:
-    groups = _components(graph, role.name)
-    if len(groups) < 2:
-        yield role
-        return
-    for names in groups:
-        yield replace(role, name=f"{role.name}.{_short(names)}", runs=tuple(names))
+def _parts(graph: Graph, role: Role, free: frozenset[str]) -> Iterator[Role]:
+    """The parts of a role; if it takes, those that exchange something with a free role are free too."""
+    beside = [group for group in _components(graph, {role.name} | free) if any(node.role in free for node in group)]
+    groups = _components(graph, {role.name})
+    for group in groups:
+        names = tuple(dict.fromkeys(node.name for node in group))
+        part = replace(role, name=f"{role.name}.{_short(names)}", runs=names) if len(groups) > 1 else role
+        if role.take is not None and any(group[0] in others for others in beside):
+            if len(groups) == 1:
+                raise WeftError(
+                    f"the parts of {role.name} ({', '.join(names)}) hang together by an array of the state, so that "
+                    "they cannot go apart: keep what they share in host code (a table on the host, replay=host)"
+                )
+            part = replace(part, take=None, of=1, free=True)
+        yield part
 
 
-def _components(graph: Graph, role: str) -> list[list[str]]:
-    """The names of a role's fragments, together where what one made comes to another."""
-    flow = _Flow(role)
+def _components(graph: Graph, roles: Set[str]) -> list[list[Node]]:
+    """The fragments of some roles, together where what one made comes to another."""
+    flow = _Flow(roles)
     flow.scope(graph)
-    groups: dict[Node, list[str]] = {}
-    for node, _ in walk(graph):
-        if node.role == role and node.kind == "fragment":
-            names = groups.setdefault(flow.root(node), [])
-            names += [node.name] if node.name not in names else []
+    nodes = [node for node, _ in walk(graph) if node.role in roles and node.kind in ("fragment", "host")]
+    named: dict[str, Node] = {}
+    for node in nodes:
+        # A layout places names, so that what has one name has one place.
+        flow.tie(named.setdefault(node.name, node), node)
+    groups: dict[Node, list[Node]] = {}
+    for node in nodes:
+        groups.setdefault(flow.root(node), []).append(node)
     return list(groups.values())
 
 
 @dataclass
 class _Flow:
-    """Where the results of a role's nodes come to other nodes of it, by way of glue and of what loops carry."""
+    """Where the results of some roles' nodes come to others of them, by way of glue and of what loops carry."""
 
-    role: str
+    roles: Set[str]
     makers: dict[Value, frozenset[Node]] = field(default_factory=dict)
     tied: dict[Node, Node] = field(default_factory=dict)
 
@@ -59,9 +72,9 @@ class _Flow:
             given = frozenset[Node]().union(*(self.makers.get(value, frozenset()) for value in node.inputs))
             if node.body is not None:
                 self.loop(node, node.body)
-            elif node.role == self.role:
+            elif node.role in self.roles:
                 for maker in given:
-                    self.tied[self.root(maker)] = self.root(node)
+                    self.tie(maker, node)
                 self.makers |= dict.fromkeys(node.outputs, frozenset({node}))
             elif node.role is None:
                 self.makers |= dict.fromkeys(node.outputs, given)
@@ -81,6 +94,9 @@ class _Flow:
         for one, other in pairs:
             self.makers[other] = self.makers.get(other, frozenset()) | self.makers.get(one, frozenset())
         return sum(map(len, self.makers.values())) > before
+
+    def tie(self, one: Node, other: Node) -> None:
+        self.tied[self.root(one)] = self.root(other)
 
     def root(self, node: Node) -> Node:
         while node in self.tied and self.tied[node] is not node:

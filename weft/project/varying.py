@@ -11,7 +11,7 @@ from typing import Any
 import jax.extend.core as jex
 
 from weft.graph.graph import Graph, Node, Value
-from weft.graph.marks import mark_of, scan_shape
+from weft.graph.marks import mark_of, scan_shape, token_place
 
 Flags = dict[Value, bool]
 
@@ -56,7 +56,9 @@ def equation_varies(eqn: Any, given: Sequence[bool]) -> list[bool]:
     if mark and mark.kind == "merge":
         return [False] * len(eqn.outvars)
     if mark and mark.kind == "host":
-        return [True] * len(eqn.outvars)
+        # A token counts calls, and replicas make as many.
+        place = token_place(eqn)
+        return [index > 0 or place is None or given[place] for index in range(len(eqn.outvars))]
     if mark and mark.kind == "replica":
         return [mark.name == "index"]
     if eqn.primitive.name in ("jit", "pjit"):

@@ -1,6 +1,6 @@
 """The loop as it looks to roles with different shares of the environments."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -39,8 +39,11 @@ class View:
         return dict(_crossings(self.graph, self.needs, self.keys, 1))
 
 
-def make_view(traced: Trace, layout: Layout, whole: Graph) -> View:
-    """The graph and the needs of a trace, settled as for the whole number of environments."""
+def make_view(traced: Trace, layout: Layout, whole: Graph, batched: Set[int]) -> View:
+    """The graph and the needs of a trace, settled as for the whole number of environments.
+
+    `batched` are the leaves of the state with a row for every environment.
+    """
     graph = build(traced, layout)
     roles = tuple(role.name for role in layout.roles)
     sizes = _sizes(graph, whole)
@@ -50,8 +53,9 @@ def make_view(traced: Trace, layout: Layout, whole: Graph) -> View:
 
     needs = settle(Terms(sizes))
     if layout.taker is not None:
-        taker = layout.taker.name
-        graph = hand_over(graph, needs, [role for role in roles if role != taker], taker)
+        graph = hand_over(
+            graph, needs, [role.name for role in layout.roles if role.in_lane], layout.taker.name, batched
+        )
         needs = settle(Terms(sizes))
     leaves = len(traced.state_names)
     return View(traced, graph, settle(relax(graph, needs, layout, leaves)) if layout.registers else needs)

@@ -82,9 +82,12 @@ def check(
 
 
 def _end(plan: Plan, iterations: int, seed: int) -> Any:
-    engine = Local(plan.project(), barriers=True)
+    parts = [*plan.warm_up(plan.algo.warm_up_iterations), (plan.project(), iterations)]
     with own_objects():
-        return engine.run(plan.init(seed), iterations)
+        state = plan.init(seed)
+        for projection, times in parts:
+            state = Local(projection, barriers=True).run(state, times)
+        return state
 
 
 def compare_leaf(name: str, one: jax.Array, other: jax.Array) -> Difference:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from weft.algorithm import Algorithm
+from weft.algorithm import Algorithm, Phase
 from weft.envs.world import EnvSpec, World
 from weft.errors import WeftError, unknown
 from weft.evaluation.strand import Evaluations
@@ -31,6 +31,8 @@ from weft.runtime.meter import Meter
 from weft.runtime.once import compile_once
 
 ENGINES = {"local": Local}
+
+Part = tuple[Projection, int]
 
 # Seconds between readings of where the time goes.
 READING = 1.0
@@ -86,14 +88,29 @@ class Plan:
         run_inline()
         if isinstance(layout, str) or layout is None:
             layout = catalogue.parse(layout or "fused")
-        return cls(algo, World.of(env), layout)
+        return cls(algo.settle(asynchronous=bool(layout.lanes)), World.of(env), layout)
 
-    def project(self, length: int = 1) -> Projection:
+    def project(self, length: int = 1, phase: Phase = "step") -> Projection:
         """The projection of `length` iterations, refused if a setting was given that nothing reads."""
         algo, reads = recording(self.algo)
-        projection = project(algo, self.env_of, self.layout, length)
+        projection = project(algo, self.env_of, self.layout, length, phase)
+        if algo.warm_up_iterations and phase == "step":
+            jax.eval_shape(lambda: algo.warm_up(env := self.env_of(algo.num_envs), algo.init(env, jax.random.key(0))))
         refuse_unread(self.algo, reads)
         return projection
+
+    def warm_up(self, iterations: int) -> list[Part]:
+        """The warm-up of a run of so many iterations in all."""
+        iterations = min(self.algo.warm_up_iterations, iterations)
+        return self.divide(self.project(1, "warm_up"), iterations, iterations, "warm_up") if iterations else []
+
+    def divide(self, one: Projection, iterations: int, at_once: int, phase: Phase = "step") -> list[Part]:
+        """What to go through and how often, with at most `at_once` iterations in a dispatch; `one` is one of them."""
+        # Iterations that nothing interrupts are one dispatch: few enough to follow the run, many enough to be free.
+        length = 1 if one.interrupted else min(_length(iterations), max(1, at_once))
+        parts = [(one if length == 1 else self.project(length, phase), iterations // length)]
+        rest = iterations % length
+        return [*parts, (self.project(rest, phase), 1)] if rest else parts
 
     def init(self, seed: int) -> Any:
         """The state before the first iteration."""
@@ -236,7 +253,7 @@ def _refuse_nan(state: Any) -> None:
             raise Diverged(f"state{jax.tree_util.keystr(path)} is not a number at the end: training has diverged")
 
 
-def _divide(plan: Plan, steps: int, eval_every: int | None) -> tuple[list[tuple[Projection, int]], int, int]:
+def _divide(plan: Plan, steps: int, eval_every: int | None) -> tuple[list[Part], int, int]:
     """The projections to go through and how often each; iterations in all; environment steps in each."""
     one = plan.project()
     per = one.whole.steps_per_iteration
@@ -247,12 +264,16 @@ def _divide(plan: Plan, steps: int, eval_every: int | None) -> tuple[list[tuple[
     if steps < 1:
         raise WeftError(f"steps={steps}: give at least 1")
     iterations = math.ceil(steps / per)
-    # Iterations that nothing interrupts are one dispatch: few enough of them to follow the run, many enough to be free.
-    length = 1 if one.interrupted else min(_length(iterations), max(1, (eval_every or steps) // per))
-    parts = [(one if length == 1 else plan.project(length), iterations // length)]
-    if rest := iterations % length:
-        parts.append((plan.project(rest), 1))
-    return parts, iterations, per
+    warm_up = plan.warm_up(iterations)
+    for projection, _ in warm_up:
+        if projection.whole.steps_per_iteration != per:
+            raise WeftError(
+                f"an iteration of {type(plan.algo).__name__}.warm_up takes "
+                f"{projection.whole.steps_per_iteration} environment steps and one of step {per}: they must be alike"
+            )
+    rest = iterations - min(iterations, plan.algo.warm_up_iterations)
+    parts = plan.divide(one, rest, (eval_every or steps) // per) if rest else []
+    return warm_up + parts, iterations, per
 
 
 def _length(iterations: int) -> int:

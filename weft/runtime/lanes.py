@@ -27,6 +27,39 @@ from typing import Any
 from weft.runtime.channel import Clock, Wait
 
 
+@dataclass
+class Newest:
+    """A version of what a register holds, and its copies on other devices."""
+
+    value: Any = None
+    copies: dict[Any, Any] = field(default_factory=dict)
+
+    def at(self, place: Any, copy: Callable[[Any], Any]) -> Any:
+        """The value at a place, brought there by `copy`: once."""
+        if place not in self.copies:
+            self.copies[place] = copy(self.value)
+        return self.copies[place]
+
+
+@dataclass
+class Register:
+    """The newest version of what a free role makes: whoever reads it never waits."""
+
+    wait: Wait
+    newest: Newest = field(default_factory=Newest)
+
+    def __post_init__(self) -> None:
+        self.condition = self.wait.condition()
+
+    def read(self, place: Any = None, copy: Callable[[Any], Any] = lambda value: value) -> Any:
+        with self.condition:
+            return self.newest.at(place, copy)
+
+    def publish(self, value: Any) -> None:
+        with self.condition:
+            self.newest = Newest(value)
+
+
 @dataclass(eq=False)
 class Lane:
     """How far one lane is."""
@@ -63,7 +96,7 @@ class Lanes:
     work: int
     """Iterations that the lanes do in all: whoever is ready does the next."""
     max_lag: int | None = None
-    value: Any = None
+    newest: "Newest" = field(default_factory=lambda: Newest())
     """What was published last."""
     lags: Counter[int] = field(default_factory=Counter)
     """How often work of each lag was taken."""
@@ -74,7 +107,6 @@ class Lanes:
         self.condition = self.wait.condition()
         self.taking = self.wait.condition(beside=self.condition)
         self.begun = self.taken = self.version = self.arrivals = 0
-        self.copies: dict[Any, Any] = {}
         self.hungry = Clock(self.taker)
         self.latest: list[int] = []
         self.most = 0
@@ -103,9 +135,7 @@ class Lanes:
                 # What others of its strands read later is no older, and the oldest is what counts.
                 lane.read, lane.version = lane.begun, self.version
                 self.taking.notify_all()
-            if place not in self.copies:
-                self.copies[place] = copy(self.value)
-            return self.copies[place]
+            return self.newest.at(place, copy)
 
     def arrive(self, index: int, number: int) -> None:
         """A lane can do nothing more for now without whoever takes, in its iteration `number`."""
@@ -141,7 +171,7 @@ class Lanes:
     def publish(self, value: Any) -> None:
         """The next version of what the lanes read."""
         with self.condition:
-            self.value, self.copies = value, {}
+            self.newest = Newest(value)
             self.version += 1
             self.condition.notify_all()
 

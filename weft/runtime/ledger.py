@@ -73,7 +73,7 @@ class Ledger:
         states, tree = self.projection.whole.state_tree.num_leaves, self.projection.whole.metric_tree
         totals = row.totals({role.name: role for role in self.projection.layout.roles})
         metrics = jax.tree.unflatten(tree, [totals[states + index] for index in range(tree.num_leaves)])
-        return row.lateness() | metrics if self.projection.layout.lanes else metrics
+        return row.lateness() | metrics if row.lags else metrics
 
     def take(self) -> "Row | None":
         """The next row, if it is complete within a moment."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from weft.layout.layout import Layout
 from weft.report.system import Edge, Lag, Share, System
 from weft.runtime.channel import Meeting, Stream
 from weft.runtime.coalesce import Together
@@ -35,6 +36,7 @@ class Parts:
     lanes: Sequence[Lanes] = ()
     together: Mapping[Any, Together] = field(default_factory=dict)
     """By compiled run."""
+    layout: Layout | None = None
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class Meter:
             counts.most[way] += flow.most
         for lanes in self.parts.lanes:
             with lanes.condition:
-                counts.lags.update(lanes.lags)
+                counts.lags.update(lanes.lags if lanes.newest.value else ())
         for role, together in coalescing(self.parts):
             counts.batches.update({(role, size): number for size, number in together.sizes.copy().items()})
         return counts
@@ -134,10 +136,9 @@ def flows(parts: Parts, now: float) -> Iterator[tuple[Way, Flow]]:
             yield (role_of(name), role_of(name), "merge"), Flow(receiver=clock.read(now))
     for lanes in parts.lanes:
         yield (role_of(lanes.names[0]), role_of(lanes.taker), "lanes"), lanes_flow(lanes, now)
-    taker = role_of(parts.lanes[0].taker) if parts.lanes else None
     coalesced = {role for role, _ in coalescing(parts)}
     for strand in parts.strands:
-        yield from strand_flows(strand, taker, strand.program.role in coalesced, now)
+        yield from strand_flows(strand, parts.layout, strand.program.role in coalesced, now)
 
 
 def stream_flow(stream: Stream, now: float) -> Flow:
@@ -155,14 +156,15 @@ def lanes_flow(lanes: Lanes, now: float) -> Flow:
     return Flow(taken, receiver=lanes.hungry.read(now), depth=depth, most=most)
 
 
-def strand_flows(strand: Strand, taker: str | None, coalesced: bool, now: float) -> Iterator[tuple[Way, Flow]]:
+def strand_flows(strand: Strand, layout: Layout | None, coalesced: bool, now: float) -> Iterator[tuple[Way, Flow]]:
     program, role, times = strand.program, strand.program.role, strand.iterations
     yield (role, RUN, "report"), Flow(sender=strand.clocks["report"].read(now))
-    if taker is not None and role != taker:
-        yield (taker, role, "begin"), Flow(receiver=strand.clocks["begin"].read(now))
-    if taker is not None and program.reads:
+    if layout and layout.taker and layout.role(role).in_lane:
+        yield (layout.taker.name, role, "begin"), Flow(receiver=strand.clocks["begin"].read(now))
+    if layout and program.reads:
+        maker = next(maker for maker, reader in layout.registers if reader == role)
         size = sum(program.inputs[leaf].bytes for leaf in program.reads)
-        yield (taker, role, "register"), Flow(times, size * times)
+        yield (maker, role, "register"), Flow(times, size * times)
     if coalesced:
         yield (role, role, "batch"), Flow(receiver=strand.clocks["batch"].read(now))
 

@@ -1,15 +1,15 @@
 """What a strand does between its iterations: whether to go on, and from what.
 
 In step with the others it only counts. In a lane it begins when it may, from what the register holds; where lanes are
-taken, it chooses them first and publishes what it made of them.
+taken, it chooses them first and publishes what it made of them. A free role counts, and may publish and read too.
 """
 
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from weft.runtime.channel import Clock, Stream
+from weft.runtime.channel import Stream
 from weft.runtime.devices import Devices
-from weft.runtime.lanes import Lanes
+from weft.runtime.lanes import Lanes, Register
 from weft.runtime.strand import Strand
 
 State = dict[int, Any]
@@ -59,17 +59,18 @@ class InLane:
 
     place: Place
     strand: Strand
-    clock: Clock
+    reads: frozenset[int]
+    """The leaves that whoever takes publishes."""
 
     def begin(self, state: State) -> bool:
         place = self.place
-        if not place.lanes.begin(place.index, place.number + 1, self.clock):
+        if not place.lanes.begin(place.index, place.number + 1, self.strand.clocks["begin"]):
             return False
         place.number += 1
-        if reads := self.strand.program.reads:
+        if self.reads:
             devices = self.strand.devices
             newest = place.lanes.read(place.index, devices, devices.bring)
-            state.update({leaf: newest[leaf] for leaf in reads})
+            state.update({leaf: newest[leaf] for leaf in self.reads})
         return True
 
     def end(self, outputs: State) -> None:
@@ -89,13 +90,49 @@ class Taking:
         if self.done == self.times:
             return False
         self.strand.chosen = self.lanes.form()
-        self.strand.lags = self.lanes.latest
+        # Who publishes nothing leaves nobody behind.
+        self.strand.lags = self.lanes.latest if self.strand.program.writes else ()
         return True
 
     def end(self, outputs: State) -> None:
         self.done += 1
-        one = self.strand.devices.one
-        self.lanes.publish({leaf: one(outputs[leaf]) for leaf in self.strand.program.writes})
+        self.lanes.publish(_written(self.strand, outputs))
+
+
+@dataclass
+class Reading:
+    """Another pace, where an iteration starts from what a free role published last."""
+
+    pace: Pace
+    register: Register
+    reads: frozenset[int]
+    devices: Devices
+
+    def begin(self, state: State) -> bool:
+        if not self.pace.begin(state):
+            return False
+        newest = self.register.read(self.devices, self.devices.bring)
+        state.update({leaf: newest[leaf] for leaf in self.reads})
+        return True
+
+    def end(self, outputs: State) -> None:
+        self.pace.end(outputs)
+
+
+@dataclass
+class Publishing:
+    """Another pace, where an iteration ends with publishing what it made."""
+
+    pace: Pace
+    register: Register
+    strand: Strand
+
+    def begin(self, state: State) -> bool:
+        return self.pace.begin(state)
+
+    def end(self, outputs: State) -> None:
+        self.pace.end(outputs)
+        self.register.publish(_written(self.strand, outputs))
 
 
 @dataclass
@@ -117,3 +154,8 @@ class Arriving:
     def get(self) -> Any:
         self.at.arrive()
         return self.stream.get()
+
+
+def _written(strand: Strand, outputs: State) -> State:
+    """What a strand publishes of what it made."""
+    return {leaf: strand.devices.one(outputs[leaf]) for leaf in strand.program.writes}

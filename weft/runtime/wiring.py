@@ -17,10 +17,10 @@ from weft.runtime.channel import Meeting, Stream, Wait
 from weft.runtime.coalesce import Coalesced, Together
 from weft.runtime.devices import Devices
 from weft.runtime.evaluate import MERGES
-from weft.runtime.lanes import Lanes
+from weft.runtime.lanes import Lanes, Newest, Register
 from weft.runtime.ledger import reports_per_row
 from weft.runtime.meter import Parts
-from weft.runtime.pace import Arriving, InLane, InStep, Pace, Place, Taking
+from weft.runtime.pace import Arriving, InLane, InStep, Pace, Place, Publishing, Reading, Taking
 from weft.runtime.shares import copied
 from weft.runtime.strand import End, Strand
 
@@ -42,11 +42,20 @@ class Wiring:
     def __post_init__(self) -> None:
         self.layout = self.projection.layout
         self.lanes = self.make_lanes()
+        makers = [role.name for role in self.layout.roles if role.free and self.writes(role.name)]
+        self.registers = {maker: Register(self.wait) for maker in makers}
         self.strands = [self.strand(role, index) for role in self.layout.roles for index in range(role.replicas)]
 
     def parts(self) -> Parts:
         """What counts as it goes."""
-        return Parts(self.strands, [*self.streams.values()], [*self.meetings.values()], self.lanes, self.together)
+        return Parts(
+            self.strands,
+            [*self.streams.values()],
+            [*self.meetings.values()],
+            self.lanes,
+            self.together,
+            self.layout,
+        )
 
     def strand(self, role: Role, index: int) -> Strand:
         program = self.projection.programs[role.name]
@@ -74,19 +83,33 @@ class Wiring:
         return lambda *inputs: together(lane.version, clock, inputs)
 
     def pace(self, role: Role, strand: Strand) -> Pace:
-        if not self.layout.lanes:
+        pace, program = self.own_pace(role, strand), strand.program
+        for maker, register in self.registers.items():
+            reads = program.reads & self.writes(maker)
+            if maker == role.name and strand.index == 0:
+                pace = Publishing(pace, register, strand)
+            elif (maker, role.name) in self.layout.registers and reads:
+                pace = Reading(pace, register, reads, strand.devices)
+        return pace
+
+    def own_pace(self, role: Role, strand: Strand) -> Pace:
+        if not self.layout.lanes or role.free:
             return InStep(self.times)
         if role.take is not None:
             times = self.times * reports_per_row(role) // role.replicas
             return Taking(self.lanes[strand.index], times, strand)
-        return InLane(self.place(role, strand.index), strand, strand.clocks["begin"])
+        late = strand.program.reads - frozenset[int]().union(*map(self.writes, self.registers))
+        return InLane(self.place(role, strand.index), strand, late)
+
+    def writes(self, role: str) -> frozenset[int]:
+        return self.projection.programs[role].writes
 
     def make_lanes(self) -> list[Lanes]:
         """The lanes of each replica of the role that takes."""
         taker = self.layout.taker
         if taker is None:
             return []
-        first = next(role.name for role in self.layout.roles if role is not taker)
+        first = next(role.name for role in self.layout.roles if role.in_lane)
         return [
             Lanes(
                 self.wait,
@@ -107,11 +130,17 @@ class Wiring:
 
     def fill_registers(self, leaves: list[Any]) -> None:
         """Version 0 is the state before the run."""
+
+        def first(role: str) -> Newest:
+            writes = sorted(self.writes(role))
+            return Newest(dict(zip(writes, copied([leaves[leaf] for leaf in writes]), strict=True)))
+
+        for maker, register in self.registers.items():
+            register.newest = first(maker)
         if self.layout.taker is not None:
-            writes = sorted(self.projection.programs[self.layout.taker.name].writes)
-            value = dict(zip(writes, copied([leaves[leaf] for leaf in writes]), strict=True))
+            newest = first(self.layout.taker.name)
             for lanes in self.lanes:
-                lanes.value = value
+                lanes.newest = newest
 
     def outgoing(self, role: Role, index: int, step: Send) -> tuple[End, ...]:
         to = self.layout.role(step.to)

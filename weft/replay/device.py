@@ -1,0 +1,175 @@
+"""A replay table of arrays, for programs that stay on the device.
+
+Every environment has a ring of its own, and with priorities a sum tree over it: so the whole table divides by
+environments like everything else in the state, over replicas and over devices. Drawing by priority first chooses an
+environment, by the sums of the trees, and then goes down in its tree.
+
+>>> import jax, jax.numpy as jnp
+>>> from weft.replay.experience import Kept
+>>> table = DeviceReplay(Kept(capacity=8, rows=2, length=2))
+>>> state = table.init(jnp.zeros(2), jax.random.key(0))
+>>> state = table.insert(state, jnp.arange(2), jnp.array([[1.0, 10.0], [2.0, 20.0]]), None)
+>>> state, batch = table.sample(state, jax.random.key(0), 3)
+>>> batch.steps.shape, batch.probability.tolist()
+((2, 3), [0.5, 0.5, 0.5])
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from weft.errors import WeftError
+from weft.fragment import fragment
+from weft.replay.experience import Batch, Kept
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Rings:
+    """The table: a ring of `per_row` steps for each of B environments."""
+
+    steps: Any
+    """Leaves [B, per_row, ...]."""
+    written: Int[Array, ""]
+    """Steps of each environment so far."""
+    priority: Float[Array, "B per_row"] | None
+    """Of every step."""
+    tree: Float[Array, "B nodes"] | None
+    """Sums of the weights by which items are drawn: the root is 1, below i are 2i and 2i + 1, leaves are items."""
+    highest: Float[Array, " B"] | None
+    """The highest priority so far."""
+
+
+@dataclass(frozen=True)
+class DeviceReplay:
+    """A table in the state itself."""
+
+    kept: Kept
+
+    def init(self, step: Any, key: jax.Array) -> Rings:
+        del key
+        per_row, prioritised = self.kept.per_row, self.kept.exponent is not None
+        rows = jax.tree.leaves(step)[0].shape[0]
+        rings = jax.tree.map(lambda x: jnp.zeros((rows, per_row, *x.shape[1:]), x.dtype), step)
+        return Rings(
+            rings,
+            jnp.zeros((), jnp.int32),
+            jnp.zeros((rows, per_row), jnp.float32) if prioritised else None,
+            jnp.zeros((rows, 2 * self._leaves), jnp.float32) if prioritised else None,
+            jnp.ones(rows, jnp.float32) if prioritised else None,
+        )
+
+    @fragment(name="replay.insert")
+    def insert(
+        self, state: Rings, row: Int[Array, " B"], steps: Any, priority: Float[Array, "T B"] | None = None
+    ) -> Rings:
+        del row  # every environment is where it always is
+        count = jax.tree.leaves(steps)[0].shape[0]
+        if count + self.kept.length - 1 > self.kept.per_row:
+            raise WeftError(
+                f"{count} steps of each environment come at once, and there is room for {self.kept.per_row}: raise "
+                f"capacity to at least {self.kept.rows * (count + self.kept.length - 1)}"
+            )
+        slots = (state.written + jnp.arange(count)) % self.kept.per_row
+        rings = jax.tree.map(lambda ring, new: ring.at[:, slots].set(jnp.swapaxes(new, 0, 1)), state.steps, steps)
+        after = replace(state, steps=rings, written=state.written + count)
+        return after if state.tree is None else self._weigh(after, slots, priority)
+
+    @fragment(name="replay.sample")
+    def sample(self, state: Rings, key: jax.Array, n: int) -> tuple[Rings, Batch]:
+        draw = self._draw_alike if state.tree is None else self._draw_by_weight
+        row, slot, probability = draw(state, key, n)
+        places = (slot + jnp.arange(self.kept.length)[:, None]) % self.kept.per_row
+        steps = jax.tree.map(lambda ring: ring[row, places], state.steps)
+        size = (self._begun(state)[1] * state_rows(state)).astype(jnp.float32)
+        return state, Batch(steps, row * self.kept.per_row + slot, probability, size)
+
+    @fragment(name="replay.update")
+    def update(self, state: Rings, key: jax.Array, priority: Float[Array, " n"]) -> Rings:
+        assert state.tree is not None and state.highest is not None
+        row, slot = jnp.divmod(key, self.kept.per_row)
+        tree = set_leaves(state.tree, row, slot, self._weight(priority))
+        return replace(state, tree=tree, highest=jnp.maximum(state.highest, jnp.max(priority)))
+
+    def _weigh(self, state: Rings, slots: jax.Array, priority: jax.Array | None) -> Rings:
+        """Items that are complete now get their weight, and those whose first step was overwritten lose theirs."""
+        assert state.priority is not None and state.tree is not None and state.highest is not None
+        rows = state_rows(state)
+        highest = jnp.max(state.highest)
+        given = jnp.full((rows, len(slots)), highest) if priority is None else jnp.swapaxes(priority, 0, 1)
+        kept = state.priority.at[:, slots].set(given)
+        length, per_row = self.kept.length, self.kept.per_row
+        begun = state.written - len(slots) - (length - 1) + jnp.arange(len(slots) + length - 1)
+        whole = (begun >= 0) & (begun + length <= state.written) & (begun % self.kept.period == 0)
+        own = kept[:, (begun[:, None] + jnp.arange(length)) % per_row]
+        mixed = self.kept.mix * own.max(-1) + (1 - self.kept.mix) * own.mean(-1)
+        weight = jnp.where(whole, self._weight(mixed), 0.0)
+        tree = set_leaves(state.tree, jnp.arange(rows)[:, None], begun[None] % per_row, weight)
+        return replace(state, priority=kept, tree=tree, highest=jnp.maximum(state.highest, jnp.max(given)))
+
+    def _draw_alike(self, state: Rings, key: jax.Array, n: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+        rows = state_rows(state)
+        first, count = self._begun(state)
+        key_row, key_item = jax.random.split(key)
+        row = jax.random.randint(key_row, (n,), 0, rows)
+        item = jax.random.randint(key_item, (n,), 0, jnp.maximum(count, 1))
+        probability = jnp.broadcast_to(1.0 / (jnp.maximum(count, 1) * rows).astype(jnp.float32), (n,))
+        return row, (first + item * self.kept.period) % self.kept.per_row, probability
+
+    def _draw_by_weight(self, state: Rings, key: jax.Array, n: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+        assert state.tree is not None
+        sums = jnp.cumsum(state.tree[:, 1])
+        # One draw in each of n equal parts of the whole: each item is drawn as often, with less chance in it.
+        mass = (jnp.arange(n) + jax.random.uniform(key, (n,))) / n * sums[-1]
+        row = jnp.minimum(jnp.searchsorted(sums, mass, side="right"), len(sums) - 1)
+        slot, weight = find_leaf(state.tree, row, mass - (sums[row] - state.tree[row, 1]))
+        return row, slot, weight / sums[-1]
+
+    def _begun(self, state: Rings) -> tuple[jax.Array, jax.Array]:
+        """The first step of an environment at which a whole item begins, and how many items it has."""
+        period = self.kept.period
+        oldest = jnp.maximum(state.written - self.kept.per_row, 0)
+        first = (oldest + period - 1) // period * period
+        return first, jnp.maximum((state.written - self.kept.length - first) // period + 1, 0)
+
+    def _weight(self, priority: jax.Array) -> jax.Array:
+        assert self.kept.exponent is not None
+        return jnp.power(priority, self.kept.exponent)
+
+    @property
+    def _leaves(self) -> int:
+        return 1 << (self.kept.per_row - 1).bit_length()
+
+
+def state_rows(state: Rings) -> int:
+    return jax.tree.leaves(state.steps)[0].shape[0]
+
+
+def set_leaves(
+    tree: Float[Array, "B nodes"], row: Int[Array, "*n"], slot: Int[Array, "*n"], weight: Float[Array, "*n"]
+) -> Float[Array, "B nodes"]:
+    """Sum trees with other weights at some leaves. Inner sums are taken anew, so that no error adds up."""
+    leaves = tree.shape[1] // 2
+    node = leaves + slot
+    tree = tree.at[row, node].set(weight)
+    for _ in range(leaves.bit_length() - 1):
+        node = node // 2
+        tree = tree.at[row, node].set(tree[row, 2 * node] + tree[row, 2 * node + 1])
+    return tree
+
+
+def find_leaf(
+    tree: Float[Array, "B nodes"], row: Int[Array, " n"], mass: Float[Array, " n"]
+) -> tuple[Int[Array, " n"], Float[Array, " n"]]:
+    """The leaves at which the weights up to there first pass `mass`, and their weights; never one that has none."""
+    leaves = tree.shape[1] // 2
+    node = jnp.ones_like(row)
+    for _ in range(leaves.bit_length() - 1):
+        left, right = tree[row, 2 * node], tree[row, 2 * node + 1]
+        go = ((mass >= left) & (right > 0)) | (left <= 0)
+        mass = jnp.where(go, mass - left, mass)
+        node = 2 * node + go.astype(node.dtype)
+    return node - leaves, tree[row, node]

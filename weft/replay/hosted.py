@@ -1,0 +1,144 @@
+"""A replay table on the host, for layouts in which several roles use it at once.
+
+In the state there is only its name: the table itself belongs to the run, one for each replica of the role that it is
+placed on. Its functions are host code, so they may be called by whoever inserts, whoever samples and whoever changes
+priorities at the same time, if the layout lets them (see `weft.project.strands`).
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from weft.errors import WeftError
+from weft.fragment import replica
+from weft.host import host_call, new_token, objects
+from weft.replay.experience import Batch, Kept
+from weft.replay.store import Store
+from weft.replay.sumtree import Prioritised
+from weft.replay.table import Table
+
+# Seconds that a sample waits for something to be inserted: a run does not get there, unless it is stuck.
+PATIENCE = 60.0
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Name:
+    """What stands for the table in the state."""
+
+    name: jax.Array
+    token: jax.Array
+    like: Any
+    """No steps, leaves [0, ...]: their shapes and types."""
+
+
+@dataclass(frozen=True)
+class HostReplay:
+    """A table that the run keeps on the host."""
+
+    kept: Kept
+
+    def init(self, step: Any, key: jax.Array) -> Name:
+        like = jax.tree.map(lambda x: jnp.zeros((0, *x.shape[1:]), x.dtype), step)
+        return Name(jax.random.bits(key), new_token(1), like)
+
+    def insert(
+        self, state: Name, row: Int[Array, " B"], steps: Any, priority: Float[Array, "T B"] | None = None
+    ) -> Name:
+        given = (row, jax.tree.leaves(steps), priority)
+        token, _ = self._call("insert", jax.ShapeDtypeStruct((), jnp.int32), state, given)
+        return replace(state, token=token)
+
+    def sample(self, state: Name, key: jax.Array, n: int) -> tuple[Name, Batch]:
+        like, structure = jax.tree.flatten(state.like)
+        steps = [jax.ShapeDtypeStruct((self.kept.length, n, *x.shape[1:]), x.dtype) for x in like]
+        keys, probability = jax.ShapeDtypeStruct((n, 2), jnp.uint32), jax.ShapeDtypeStruct((n,), jnp.float32)
+        result = (steps, keys, probability, jax.ShapeDtypeStruct((), jnp.float32))
+        token, (steps, keys, probability, size) = self._call(
+            "sample", result, state, (jax.random.key_data(key), jnp.int32(n))
+        )
+        return replace(state, token=token), Batch(structure.unflatten(steps), keys, probability, size)
+
+    def update(self, state: Name, key: jax.Array, priority: Float[Array, " n"]) -> Name:
+        token, _ = self._call("update", jax.ShapeDtypeStruct((), jnp.int32), state, (key, priority))
+        return replace(state, token=token)
+
+    def _call(self, what: str, result: Any, state: Name, given: Any) -> tuple[Any, Any]:
+        index, _ = replica()
+        call = partial(_called, self.kept, what)
+        return host_call(call, result, state.token, state.name, index, given, name=f"replay.{what}")
+
+
+def _called(kept: Kept, what: str, token: np.ndarray, name: np.ndarray, index: np.ndarray, given: Any) -> Any:
+    del token
+    key, known = (HostReplay, int(name), int(index)), objects()
+    with known.lock:
+        table = known.get(key) or known.keep(key, HostTable(kept))
+    return getattr(table, what)(given)
+
+
+class HostTable:
+    """The table of one replica, in NumPy."""
+
+    def __init__(self, kept: Kept) -> None:
+        self.kept = kept
+        self.priority = np.zeros((kept.per_row, kept.rows))
+        self.table: Table | None = None
+
+    def insert(self, given: Any) -> np.int32:
+        """Steps, as leaves [T, B, ...], with the rows that they belong to; whole items come into the table."""
+        row, leaves, priority = given
+        if self.table is None:
+            self.table = self._make(leaves)
+        store, count = self.table.store, len(leaves[0])
+        rows = np.tile(row, count)
+        positions = store.append([leaf.reshape(-1, *leaf.shape[2:]) for leaf in leaves], rows)
+        if priority is not None:
+            self.priority[positions // store.rows % self.kept.per_row, rows] = priority.reshape(-1)
+        first = positions // store.rows - (self.kept.length - 1)
+        whole = (first >= 0) & (first % self.kept.period == 0)
+        starts = (first * store.rows + rows)[whole]
+        if len(starts):
+            weights = None if priority is None else self._mixed(first[whole], rows[whole])
+            self.table.insert_items(starts, self.kept.length, weights)
+        return np.int32(self.table.size)
+
+    def sample(self, given: Any) -> Any:
+        """Items as leaves [length, n, ...], drawn by a random key."""
+        seed, n = given
+        table = self._there()
+        found = table.sample(int(n), PATIENCE, seed=np.random.default_rng(seed.reshape(-1)))
+        steps = [leaf[None] if self.kept.length == 1 else np.swapaxes(leaf, 0, 1) for leaf in found.data]
+        keys = np.ascontiguousarray(found.info.key).view(np.uint32).reshape(-1, 2)
+        return steps, keys, found.info.probability.astype(np.float32), np.float32(found.info.table_size)
+
+    def update(self, given: Any) -> np.int32:
+        keys, priority = given
+        return np.int32(self._there().update(np.ascontiguousarray(keys).view(np.uint64)[:, 0], priority))
+
+    def close(self) -> None:
+        if self.table is not None:
+            self.table.close()
+
+    def _there(self) -> Table:
+        if self.table is None:
+            raise WeftError("a replay table is sampled from before anything was inserted: collect first, in a warm-up")
+        return self.table
+
+    def _make(self, leaves: list[np.ndarray]) -> Table:
+        kept = self.kept
+        store = Store([leaf[0, 0] for leaf in leaves], capacity=kept.per_row * kept.rows, rows=kept.rows)
+        sampler = None if kept.exponent is None else Prioritised(kept.exponent)
+        capacity = kept.rows * -(-kept.per_row // kept.period)
+        return Table(store=store, capacity=capacity, length=kept.length, sampler=sampler)
+
+    def _mixed(self, first: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """The first priority of items, from those of their steps."""
+        places = (first[:, None] + np.arange(self.kept.length)) % self.kept.per_row
+        own = self.priority[places, rows[:, None]]
+        return self.kept.mix * own.max(-1) + (1 - self.kept.mix) * own.mean(-1)
