@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from weft.algorithm import Play
-from weft.algos.off_policy import Learner, OffPolicy
+from weft.algos.learning import Learner
+from weft.algos.off_policy import OffPolicy
 from weft.envs.timestep import Env
 from weft.fragment import fragment
 from weft.metrics import Mean
@@ -123,7 +124,7 @@ class DQN(OffPolicy):
             loss = cross_entropy(now, goal)
             return loss, loss, jnp.sum(jax.nn.softmax(now) * self._support(), axis=-1)
         error = jax.lax.stop_gradient(ahead.reward + ahead.discount * after[..., 0]) - now[..., 0]
-        return huber(error), jnp.abs(error), now[..., 0]
+        return huber(error), jnp.abs(error) + 1e-6, now[..., 0]
 
     def _exploration(self, row: jax.Array, iteration: jax.Array) -> jax.Array:
         """The share of random actions of every environment."""

@@ -1,45 +1,27 @@
 """What off-policy algorithms share: collect, keep what was collected, learn from a random part of all that was kept.
 
-A subclass gives `build`, `noise`, `act`, `errors` and `gradient`, and may be read with only this in mind: `gradient`
-gets items drawn from the table, leaves [n, B, ...]: n steps that follow each other, through the ends of episodes. It
-gives the gradient of a loss, and how far off each item was: its next priority.
+A subclass gives `build` and `gradient` (see `weft.algos.learning`), and how to act: `noise` and `act`. If it can be
+`prioritised`, it also says how far off it is at every step that was collected, by `errors`.
 """
 
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
-from weft.algorithm import Algorithm
+from weft.algos.learning import Learner, Learning
 from weft.envs.timestep import Env
-from weft.errors import WeftError
-from weft.fragment import all_mean, fragment
+from weft.fragment import fragment
 from weft.metrics import Mean
-from weft.nets.encoder import TorsoKind
-from weft.nets.mlp import Activation
 from weft.ops.actions import random_actions
 from weft.ops.memory import initial
 from weft.ops.rollout import Place, Transition, rollout
 from weft.replay.device import DeviceReplay
-from weft.replay.experience import Batch, Kept, Replay, ReplayKind
+from weft.replay.experience import Kept, Replay, ReplayKind
 from weft.replay.hosted import HostReplay
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Learner:
-    """What learning changes."""
-
-    net: Any
-    target: Any
-    """An earlier `net`, which targets are computed with."""
-    opt: optax.OptState
-    updates: jax.Array
-    """How many there were."""
 
 
 @jax.tree_util.register_dataclass
@@ -61,16 +43,12 @@ class State:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OffPolicy(Algorithm):
-    """Settings and the loop around `gradient`; abstract."""
+class OffPolicy(Learning):
+    """Settings and the loop around collecting and learning; abstract."""
 
     num_envs: int = 8
     horizon: int = 1
     """Steps of every environment per iteration."""
-    updates: int = 8
-    """Gradient steps per iteration."""
-    batch_size: int = 64
-    """Items per gradient step."""
     capacity: int = 100_000
     """Steps that are kept."""
     warm_up_steps: int = 1_000
@@ -79,28 +57,8 @@ class OffPolicy(Algorithm):
     """Where the table is: `auto` is on the device, or on the host where a layout is asynchronous."""
     n_step: int = 1
     """Rewards in a target before the value that it is completed by."""
-    prioritised: bool = False
-    """Whether items are drawn by how far off they were when last seen."""
     priority_exponent: float = 0.6
-    """How much that matters for drawing."""
-    importance_exponent: float = 0.4
-    """How much of the bias that it brings is taken back."""
-    hidden: tuple[int, ...] = (128, 128)
-    """Widths of the hidden layers."""
-    activation: Activation = "relu"
-    """What follows every hidden layer."""
-    torso: TorsoKind = "auto"
-    """What comes before the hidden layers: `auto` is what the observations ask for."""
-    gamma: float = 0.99
-    """Discount per step."""
-    lr: float = 1e-3
-    """Step size."""
-    max_grad_norm: float = 10.0
-    """Gradients longer than this are shortened to it."""
-    target_mix: float = 1.0
-    """How much of the target network is replaced when it is."""
-    target_period: int = 1
-    """Gradient steps from one replacement to the next."""
+    """How much priorities matter for drawing, if items are drawn by them."""
 
     @property
     def warm_up_iterations(self) -> int:
@@ -128,12 +86,11 @@ class OffPolicy(Algorithm):
 
     def init(self, env: Env, key: jax.Array) -> State:
         key_net, key_env, key_replay, key = jax.random.split(key, 4)
-        net = self.build(env, key_net)
+        learner = self.beginner(env, key_net)
         env_state, obs = env.reset(key_env)
-        place, zero = Place(env_state, obs, initial(net, env.num_envs)), jnp.zeros((), jnp.int32)
-        learner = Learner(net, jax.tree.map(jnp.copy, net), self._optimiser().init(cast(optax.Params, net)), zero)
+        place = Place(env_state, obs, initial(learner.net, env.num_envs))
         row = jnp.arange(env.num_envs, dtype=jnp.int32)
-        state = State(learner, place, None, row, zero, key)
+        state = State(learner, place, None, row, jnp.zeros((), jnp.int32), key)
         step = jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], self._collect(env, state, key, random=False)[1]))
         return replace(state, replay=self.table.init(step, key_replay))
 
@@ -143,29 +100,8 @@ class OffPolicy(Algorithm):
     def step(self, env: Env, state: State) -> tuple[State, dict[str, Mean]]:
         state, episodes = self._gather(env, state, random=False)
         key, key_learn = jax.random.split(state.key)
-        size, rest = divmod(self.batch_size * env.num_envs, self.num_envs)
-        if rest:
-            raise WeftError(
-                f"batch_size={self.batch_size} cannot be shared out like {self.num_envs} environments, {env.num_envs} "
-                "to a replica: make it a multiple of the replicas"
-            )
-
-        def update(carry: tuple[Learner, Any], key: jax.Array) -> tuple[tuple[Learner, Any], dict[str, Mean]]:
-            (learner, replay), (key_sample, key_update) = carry, jax.random.split(key)
-            replay, batch = self.table.sample(replay, key_sample, size)
-            learner, priority, metrics = self.learn(learner, batch, key_update)
-            if self.prioritised:
-                replay = self.table.update(replay, batch.key, priority)
-            return (learner, replay), metrics
-
-        keys = jax.random.split(key_learn, self.updates)
-        (learner, replay), metrics = jax.lax.scan(update, (state.learner, state.replay), keys)
-        state = replace(state, learner=learner, replay=replay, key=key)
-        return state, episodes | jax.tree.map(lambda x: jnp.sum(x, axis=0), metrics)
-
-    @abstractmethod
-    def build(self, env: Env, key: jax.Array) -> Any:
-        """The network that is trained."""
+        learner, replay, metrics = self.improve(env, self.table, state.learner, state.replay, key_learn)
+        return replace(state, learner=learner, replay=replay, key=key), episodes | metrics
 
     @abstractmethod
     def noise(self, env: Env, row: jax.Array, iteration: jax.Array, key: jax.Array) -> Any:
@@ -178,32 +114,6 @@ class OffPolicy(Algorithm):
     @abstractmethod
     def errors(self, net: Any, target: Any, trajectory: Transition) -> jax.Array:
         """How far off the net is at every step of a trajectory, [T, B]: first priorities. A fragment `act.errors`."""
-
-    @abstractmethod
-    def gradient(self, learner: Learner, items: Transition, weight: jax.Array, key: jax.Array) -> Any:
-        """The gradient, how far off each item was, and metrics. A fragment."""
-
-    @fragment
-    def learn(self, learner: Learner, batch: Batch, key: jax.Array) -> tuple[Learner, jax.Array, dict[str, Mean]]:
-        """One gradient step, how far off each item was, and metrics."""
-        weight = jnp.ones_like(batch.probability)
-        if self.prioritised:
-            # Relative to the least likely item of the batch, so that weights only ever shorten steps.
-            rare = batch.probability / jnp.min(batch.probability)
-            weight = jnp.power(rare, -self.importance_exponent)
-        grads, errors, metrics = self.gradient(learner, batch.steps, weight, key)
-        learner = self.update(learner, all_mean(grads))
-        return learner, errors + 1e-6, metrics
-
-    @fragment
-    def update(self, learner: Learner, grads: Any) -> Learner:
-        """One optimiser step, and one of the target network."""
-        steps, opt = self._optimiser().update(grads, learner.opt, learner.net)
-        net = cast(Any, optax.apply_updates(learner.net, steps))
-        count = learner.updates + 1
-        mix = jnp.where(count % self.target_period == 0, self.target_mix, 0.0)
-        target = jax.tree.map(lambda new, old: old + mix * (new - old), net, learner.target)
-        return Learner(net, target, opt, count)
 
     def _gather(self, env: Env, state: State, *, random: bool) -> tuple[State, dict[str, Mean]]:
         """Step the environments and keep what was seen."""
@@ -231,6 +141,3 @@ class OffPolicy(Algorithm):
     def random(self, env: Env, key: jax.Array) -> Any:
         """Actions of the warm-up."""
         return random_actions(env.action_space, key, (self.horizon, env.num_envs))
-
-    def _optimiser(self) -> optax.GradientTransformation:
-        return optax.chain(optax.clip_by_global_norm(self.max_grad_norm), optax.adam(self.lr))
