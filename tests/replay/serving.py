@@ -5,6 +5,7 @@ import threading
 from contextlib import contextmanager, suppress
 
 import numpy as np
+from hypothesis import strategies as st
 
 from weft.replay import wire
 from weft.replay.client import connect
@@ -104,3 +105,46 @@ def shut(*sockets):
     for each in sockets:
         with suppress(OSError):
             each.shutdown(socket.SHUT_RDWR)
+
+
+def alike(left, right):
+    """Whether nested arrays are equal, bit for bit."""
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(alike(left[name], right[name]) for name in left)
+    if isinstance(left, tuple):
+        return len(left) == len(right) and all(map(alike, left, right))
+    return np.array_equal(left, right) and np.asarray(left).dtype == np.asarray(right).dtype
+
+
+CALLS = st.lists(
+    st.one_of(
+        st.tuples(st.just("insert"), st.integers(1, 6)),
+        st.tuples(st.just("sample"), st.integers(1, 40)),
+        st.tuples(st.just("update"), st.integers(0, 100)),
+        st.tuples(st.just("delete"), st.integers(0, 100)),
+        st.tuples(st.just("items"), st.integers(0, 100)),
+        st.tuples(st.just("reset"), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+def play(target, calls):
+    """What a table answers to calls, one after the other; keys of former answers are used."""
+    said, keys = [], np.zeros(1, np.uint64)
+    for count, (what, size) in enumerate(calls):
+        some = keys[size % len(keys) :][:5]
+        if what == "insert":
+            keys = np.concatenate([keys, target.insert(steps(size, count), np.arange(size) + 0.5)])
+            said.append(keys)
+        elif what == "sample" and target.size:
+            said.append(target.sample(size, timeout=5))
+        elif what == "update":
+            said.append(target.update(some, np.full(len(some), size + 1.0)))
+        elif what == "delete":
+            said.append(target.delete(some))
+        elif what == "items":
+            said.append((target.items(), target.items(some)))
+        elif what == "reset":
+            said.append(target.reset())
+    return said

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.replay.serving import SIGNATURE, Cutter, served, steps, table
+from tests.replay.serving import CALLS, SIGNATURE, Cutter, alike, play, served, steps, table
 from weft.errors import WeftError
 from weft.replay.client import connect
 from weft.replay.selectors import Fifo
@@ -16,49 +16,6 @@ from weft.replay.server import Server
 from weft.replay.store import Store
 from weft.replay.sumtree import Prioritised
 from weft.replay.table import Table
-
-
-def alike(left, right):
-    """Whether nested arrays are equal, bit for bit."""
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(alike(left[name], right[name]) for name in left)
-    if isinstance(left, tuple):
-        return len(left) == len(right) and all(map(alike, left, right))
-    return np.array_equal(left, right) and np.asarray(left).dtype == np.asarray(right).dtype
-
-
-CALLS = st.lists(
-    st.one_of(
-        st.tuples(st.just("insert"), st.integers(1, 6)),
-        st.tuples(st.just("sample"), st.integers(1, 40)),
-        st.tuples(st.just("update"), st.integers(0, 100)),
-        st.tuples(st.just("delete"), st.integers(0, 100)),
-        st.tuples(st.just("items"), st.integers(0, 100)),
-        st.tuples(st.just("reset"), st.just(0)),
-    ),
-    max_size=25,
-)
-
-
-def play(target, calls):
-    """What a table answers to calls, one after the other; keys of former answers are used."""
-    said, keys = [], np.zeros(1, np.uint64)
-    for count, (what, size) in enumerate(calls):
-        some = keys[size % len(keys) :][:5]
-        if what == "insert":
-            keys = np.concatenate([keys, target.insert(steps(size, count), np.arange(size) + 0.5)])
-            said.append(keys)
-        elif what == "sample" and target.size:
-            said.append(target.sample(size, timeout=5))
-        elif what == "update":
-            said.append(target.update(some, np.full(len(some), size + 1.0)))
-        elif what == "delete":
-            said.append(target.delete(some))
-        elif what == "items":
-            said.append((target.items(), target.items(some)))
-        elif what == "reset":
-            said.append(target.reset())
-    return said
 
 
 @pytest.mark.parametrize("shared", [True, False])

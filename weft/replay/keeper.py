@@ -11,9 +11,11 @@ the other. The log costs a checksum and a copy of what is inserted, and that cha
 
 import re
 import shutil
+import sys
 import threading
 from pathlib import Path
 
+from weft.errors import WeftError
 from weft.replay import checkpoint
 from weft.replay.calls import Reply
 from weft.replay.journal import Journal, read
@@ -58,7 +60,10 @@ class Keeper:
 
         def run() -> None:
             while not self.stopping.wait(seconds):
-                self.save()
+                try:
+                    self.save()
+                except WeftError as error:  # the log goes on, and so may the disk
+                    print(f"weft: {error}", file=sys.stderr)
 
         threading.Thread(target=run, daemon=True, name="weft-replay-checkpoints").start()
 
