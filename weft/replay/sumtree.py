@@ -64,8 +64,13 @@ class SumTree:
         total = float(ends[-1])
         if not 0 < total < np.inf:
             return self._without_proportions(total)
-        slots = self._descend(rng.random(-(-n // BLOCK) * BLOCK) * total, ends)[:n]
-        weights = self.weights.take(slots)
+        draws = rng.random(-(-n // BLOCK) * BLOCK) * total
+        # In order, draws that come out near each other read the same memory, and the search of the top can guess.
+        order = draws.argsort()
+        slots = np.empty(len(draws), np.int64)
+        slots[order] = self._descend(draws[order], ends)
+        slots = slots[:n]
+        weights = self.weights.take(slots, mode="clip")
         while not weights.all():
             # A draw within a rounding error of a node's end can come out at a leaf without weight.
             again = np.flatnonzero(weights == 0)[:BLOCK]

@@ -29,7 +29,7 @@ from weft.replay.items import Info, ItemArrays, Items, Sample, Starts
 from weft.replay.limiter import Limiter, MinimumSize
 from weft.replay.patterns import Pattern, Whole
 from weft.replay.selectors import Chosen, Fifo, Selector, Uniform, joined
-from weft.replay.store import Store, ranks
+from weft.replay.store import Store, ranks, span
 
 Seed = int | np.random.Generator
 
@@ -68,6 +68,7 @@ class Table:
         self.max_times_sampled = max_times_sampled
         self.rng = np.random.default_rng(seed)
         self._items, self._starts = ItemArrays(capacity), None
+        self._parts = {"items": self._items, "sampler": self.sampler, "remover": self.remover}
         self._lock = self.store.lock
         self._gate = Gate(name, self._lock, self._items, limiter or MinimumSize(1), max_times_sampled)
         self.store.readers.append(self)
@@ -111,7 +112,7 @@ class Table:
                 starts = self.store.append(steps)
                 return self._enter(self._slots_for(n), starts, 1, priorities)
             slots = self._slots_for(n)
-            self.store.put(arrays, slots)
+            self.store.put(arrays, span(slots))
             return self._enter(slots, slots, 1, priorities)
 
     def insert_items(self, start: Any, length: Any, priority: Any = None, timeout: float | None = None) -> np.ndarray:
@@ -204,12 +205,8 @@ class Table:
     def state(self) -> dict[str, Any]:
         """What must be saved beside the store to go on exactly: arrays, and values that JSON can hold."""
         with self._lock:
-            parts = {"items": self._items, "sampler": self.sampler, "remover": self.remover}
-            return {
-                **{name: part.state() for name, part in parts.items()},
-                "rng": self.rng.bit_generator.state,
-                "counts": asdict(self._gate.counts),
-            }
+            parts = {name: part.state() for name, part in self._parts.items()}
+            return {**parts, "rng": self.rng.bit_generator.state, "counts": asdict(self._gate.counts)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` of a table made with the same arguments gave; its store is restored before."""
@@ -218,7 +215,7 @@ class Table:
                 f"table {self.name!r} holds {self.capacity} items and the saved {len(state['items']['key'])}"
             )
         with self._lock:
-            for name, part in {"items": self._items, "sampler": self.sampler, "remover": self.remover}.items():
+            for name, part in self._parts.items():
                 part.restore(state[name])
             self.rng.bit_generator.state = state["rng"]
             self._gate.counts = Counts(**state["counts"])
