@@ -290,13 +290,14 @@ def train_once(library: str, *options: str, seed: int, iterations: int) -> dict[
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def install_peers() -> None:
-    stamp = PEERS / "installed"
-    if stamp.exists() and stamp.stat().st_mtime >= REQUIREMENTS.stat().st_mtime:
+def install_peers(folder: Path = PEERS, requirements: Path = REQUIREMENTS) -> None:
+    """Make the environment that peers run in, unless it is there."""
+    stamp = folder / "installed"
+    if stamp.exists() and stamp.stat().st_mtime >= requirements.stat().st_mtime:
         return
-    venv.create(PEERS, with_pip=True)
-    pip = [PEERS / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "-r", REQUIREMENTS], check=True)
+    venv.create(folder, with_pip=True)
+    pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "-r", requirements], check=True)
     stamp.touch()
 
 
