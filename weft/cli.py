@@ -1,4 +1,4 @@
-"""The command line: `weft train`, `check`, `graph`, and lists of what there is.
+"""The command line: `weft train`, `check`, `graph`, `replay serve`, and lists of what there is.
 
 Whatever a user can get wrong ends with one line on standard error and exit code 2, never with a traceback.
 """
@@ -20,6 +20,7 @@ from weft.evaluation.play import describe_evaluation, evaluate
 from weft.evaluation.saved import SavedRun
 from weft.layout.catalogue import LAYOUTS, parse
 from weft.project.printer import FORMATS, describe
+from weft.replay.serve import add_replay
 from weft.run import DEFAULT_STEPS, summarise, summary_record, train
 from weft.runtime.check import check
 from weft.runtime.driver import Plan
@@ -122,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_check(commands)
     _add_graph(commands)
     _add_eval(commands)
+    add_replay(commands)
     _add_listing(commands, "algos", _algos)
     _add_listing(commands, "layouts", _layouts)
     listing = _add_listing(commands, "envs", _envs)
