@@ -41,6 +41,10 @@ class State:
     def net(self) -> Any:
         return self.learner.net
 
+    @property
+    def env(self) -> Any:
+        return self.place.env
+
 
 @dataclass(frozen=True, kw_only=True)
 class OffPolicy(Learning):
@@ -72,14 +76,14 @@ class OffPolicy(Learning):
         return self.n_step
 
     @property
+    def kept(self) -> Kept:
+        """What the table keeps."""
+        exponent = self.priority_exponent if self.prioritised else None
+        return Kept(capacity=self.capacity, rows=self.num_envs, length=self.item_length, exponent=exponent)
+
+    @property
     def table(self) -> Replay:
-        kept = Kept(
-            capacity=self.capacity,
-            rows=self.num_envs,
-            length=self.item_length,
-            exponent=self.priority_exponent if self.prioritised else None,
-        )
-        return HostReplay(kept) if self.replay == "host" else DeviceReplay(kept)
+        return HostReplay(self.kept) if self.replay == "host" else DeviceReplay(self.kept)
 
     def settle(self, *, asynchronous: bool) -> "OffPolicy":
         return replace(self, replay="host" if asynchronous else "device") if self.replay == "auto" else self
@@ -135,7 +139,9 @@ class OffPolicy(Learning):
 
         noise = self.noise(env, state.row, state.iteration, key_act)
         drawn = self.random(env, key_act) if random else ()
-        return rollout(env, act, state.place, noise=(noise, drawn), key=key_env, length=self.horizon)
+        here, seen = rollout(env, act, state.place, noise=(noise, drawn), key=key_env, length=self.horizon)
+        # An item begins anywhere: who needs the memory from before a step keeps it with the step, in `extra`.
+        return here, replace(seen, past=None)
 
     @fragment(name="act.random")
     def random(self, env: Env, key: jax.Array) -> Any:

@@ -142,7 +142,7 @@ class Recurrent(eqx.Module):
         self.masked = is_masked(observation_space)
         self.memories = tuple(Memory(space, memory, memory_size, torso=torso, key=key) for key in keys)
         self.net = ActorCritic(
-            _seen_space(observation_space, memory_size),
+            seen_space(observation_space, memory_size),
             action_space,
             hidden=hidden,
             activation=activation,
@@ -172,7 +172,7 @@ class Recurrent(eqx.Module):
         return self.net.value(seen[-1])
 
 
-def _seen_space(space: gym.Space, size: int) -> gym.Space:
+def seen_space(space: gym.Space, size: int) -> gym.Space:
     """The space of what a cell gives, with the mask if there is one."""
     seen = gym.spaces.Box(-np.inf, np.inf, (size,), np.float32)
     return gym.spaces.Dict({**space.spaces, "observation": seen}) if is_masked(space) else seen
