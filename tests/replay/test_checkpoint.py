@@ -18,13 +18,14 @@ from hypothesis import strategies as st
 from tests.replay.serving import CALLS, SIGNATURE, alike, play, served, steps, table
 from weft.errors import WeftError
 from weft.replay import checkpoint, journal
+from weft.replay.calls import Request
 from weft.replay.checkpoint import restore, save
 from weft.replay.client import connect
 from weft.replay.keeper import Keeper
 from weft.replay.limiter import Queue, SamplesPerInsert
 from weft.replay.selectors import Fifo, Lifo, MaxHeap, MinHeap, Selector, Uniform
 from weft.replay.server import Server
-from weft.replay.service import Request, Service
+from weft.replay.service import Service
 from weft.replay.store import Store
 from weft.replay.sumtree import Prioritised
 from weft.replay.table import Table

@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 
 from tests.replay.serving import CALLS, SIGNATURE, Cutter, alike, play, served, steps, table
 from weft.errors import WeftError
+from weft.replay.calls import Request
 from weft.replay.client import connect
+from weft.replay.limiter import Queue
 from weft.replay.selectors import Fifo
 from weft.replay.server import Server
+from weft.replay.service import Service
 from weft.replay.store import Store
 from weft.replay.sumtree import Prioritised
 from weft.replay.table import Table
@@ -126,9 +129,6 @@ def test_what_was_done_before_the_connection_broke_is_not_done_again(cuts):
 
 
 def test_a_request_that_comes_again_while_the_first_waits_is_carried_out_once():
-    from weft.replay.limiter import Queue
-    from weft.replay.service import Request, Service
-
     queue = table(limiter=Queue(2), sampler=Fifo(), max_times_sampled=1)
     service = Service([queue])
     arrays = {"data/obs/place": np.zeros((2, 3)), "data/obs/seen": np.zeros((2, 2, 2), "u1"), "data/reward": np.ones(2)}

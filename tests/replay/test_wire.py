@@ -157,7 +157,7 @@ def test_a_column_is_packed_while_that_pays_and_again_when_its_data_change():
     assert len(packer.pack("flat", flat)) < 1000
     for _ in range(compress.EVERY):
         assert packer.pack("flat", noise) is None
-    assert not packer.worth["flat"] and packer.pack("flat", flat) is None
+    assert packer.measured["flat"].ratio > 0.9 and packer.pack("flat", flat) is None
     for _ in range(compress.EVERY - 1):
         packer.pack("flat", flat)
     assert len(packer.pack("flat", flat)) < 1000

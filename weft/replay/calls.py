@@ -11,17 +11,48 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft.errors import WeftError
+from weft.replay import shared, wire
 from weft.replay.limiter import Limiter
+from weft.replay.reading import DATA, reading_into
 from weft.replay.selectors import Uniform
 from weft.replay.sumtree import Prioritised
 from weft.replay.table import Table
 
-DATA = "data/"
 NOW = 0.0
 """The time that calls wait here."""
 LIMITER = ("ratio", "minimum", "least", "most")
 
 Arrays = dict[str, np.ndarray]
+
+
+class Request(NamedTuple):
+    """What a client asks."""
+
+    client: str
+    number: int
+    method: str
+    table: str
+    args: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+    room: shared.Room | None = None
+    """Memory that the arrays of the reply may be written to."""
+
+    @staticmethod
+    def of(client: str, message: wire.Message) -> "Request":
+        head = message.head
+        number, method, table, args = (head.get(name) for name in ("id", "method", "table", "args"))
+        if type(number) is not int or not isinstance(method, str) or not isinstance(table, str):
+            raise wire.WireError("a request came without a number, a method or a table")
+        if not isinstance(args, dict):
+            raise wire.WireError("a request came whose arguments are not an object")
+        return Request(client, number, method, table, args, message.arrays)
+
+    @property
+    def timeout(self) -> float | None:
+        value = self.args.get("timeout")
+        if value is not None and (type(value) not in (int, float) or not value >= 0):
+            raise WeftError(f"a timeout is a number of seconds, or none; given {value!r}")
+        return value
 
 
 class Reply(NamedTuple):
@@ -34,75 +65,78 @@ class Reply(NamedTuple):
 class Call(NamedTuple):
     """One thing that can be asked."""
 
-    run: Callable[[Table, dict[str, Any], Arrays], Reply]
+    run: Callable[[Table, Request], Reply]
     changes: bool = True
     remembered: bool = True
     waits: bool = False
 
 
-def insert(table: Table, args: dict[str, Any], arrays: Arrays) -> Reply:
-    return Reply({}, {"key": table.insert(_steps(table, arrays), arrays.get("priority"), NOW)})
+def insert(table: Table, request: Request) -> Reply:
+    return Reply({}, {"key": table.insert(_steps(table, request.arrays), request.arrays.get("priority"), NOW)})
 
 
-def insert_items(table: Table, args: dict[str, Any], arrays: Arrays) -> Reply:
-    keys = table.insert_items(_needed(arrays, "start"), _needed(arrays, "length"), arrays.get("priority"), NOW)
+def insert_items(table: Table, request: Request) -> Reply:
+    start, length = _needed(request.arrays, "start"), _needed(request.arrays, "length")
+    keys = table.insert_items(start, length, request.arrays.get("priority"), NOW)
     return Reply({}, {"key": keys})
 
 
-def append(table: Table, args: dict[str, Any], arrays: Arrays) -> Reply:
+def append(table: Table, request: Request) -> Reply:
     """Steps for the store, and items that end with them: all or, where the limiter does not allow it, nothing."""
-    last, length = _needed(arrays, "last"), _needed(arrays, "length")
-    steps, store = _steps(table, arrays), table.store
+    last, length = _needed(request.arrays, "last"), _needed(request.arrays, "length")
+    steps, store = _steps(table, request.arrays), table.store
     _, n = store.check(steps)
     if last.shape != length.shape or len(last) and not (last.min() >= 0 and last.max() < n):
         raise WeftError(f"items end with steps of this append, numbered from 0 to {n - 1}, and each has a length")
     with store.lock:
         allow_insert(table, len(last))
-        positions = store.append(steps, arrays.get("rows"))
+        positions = store.append(steps, request.arrays.get("rows"))
         starts = positions[last] - (length - 1) * store.rows
-        keys = table.insert_items(starts, length, arrays.get("priority"), NOW)
+        keys = table.insert_items(starts, length, request.arrays.get("priority"), NOW)
     return Reply({}, {"position": positions, "key": keys})
 
 
-def sample(table: Table, args: dict[str, Any], arrays: Arrays) -> Reply:
-    seed = None if args.get("seed") is None else _whole(args, "seed", least=0)
-    data, info = table.sample(_whole(args, "n"), NOW, seed=seed)
+def sample(table: Table, request: Request) -> Reply:
+    seed = None if request.args.get("seed") is None else _whole(request.args, "seed", least=0)
+    n = _whole(request.args, "n")
+    with table.store.lock, reading_into(table, request.room):
+        data, info = table.sample(n, NOW, seed=seed)
     return Reply({"table_size": info.table_size}, {**columns(table, data), **_arrays(info._asdict())})
 
 
-def update(table: Table, args: dict[str, Any], arrays: Arrays) -> Reply:
-    return Reply({"found": table.update(_needed(arrays, "key"), _needed(arrays, "priority"))})
+def update(table: Table, request: Request) -> Reply:
+    return Reply({"found": table.update(_needed(request.arrays, "key"), _needed(request.arrays, "priority"))})
 
 
-def delete(table: Table, args: dict[str, Any], arrays: Arrays) -> Reply:
-    return Reply({"found": table.delete(_needed(arrays, "key"))})
+def delete(table: Table, request: Request) -> Reply:
+    return Reply({"found": table.delete(_needed(request.arrays, "key"))})
 
 
-def reset(table: Table, args: dict[str, Any], arrays: Arrays) -> Reply:
+def reset(table: Table, request: Request) -> Reply:
     table.reset()
     return Reply()
 
 
-def items(table: Table, args: dict[str, Any], arrays: Arrays) -> Reply:
-    return Reply({}, table.items(arrays.get("key"))._asdict())
+def items(table: Table, request: Request) -> Reply:
+    return Reply({}, table.items(request.arrays.get("key"))._asdict())
 
 
-def info(table: Table, args: dict[str, Any], arrays: Arrays) -> Reply:
+def info(table: Table, request: Request) -> Reply:
     return Reply(table.info())
 
 
-def mass(table: Table, args: dict[str, Any], arrays: Arrays) -> Reply:
+def mass(table: Table, request: Request) -> Reply:
     """What the probabilities of a table are shares of: they are comparable between tables after multiplying by it."""
     with table.store.lock:
         return Reply({"mass": _mass(table), "size": table.size})
 
 
-def limiter(table: Table, args: dict[str, Any], arrays: Arrays) -> Reply:
+def limiter(table: Table, request: Request) -> Reply:
     return Reply({name: getattr(table.limiter, name) for name in LIMITER})
 
 
-def set_limiter(table: Table, args: dict[str, Any], arrays: Arrays) -> Reply:
-    ratio, minimum, least, most = (args.get(name) for name in LIMITER)
+def set_limiter(table: Table, request: Request) -> Reply:
+    ratio, minimum, least, most = (request.args.get(name) for name in LIMITER)
     table.limiter = Limiter(float(ratio), int(minimum), float(least), float(most))  # pyright: ignore
     return Reply()
 

@@ -57,9 +57,9 @@ class Client:
         self.address, self.patience = address, patience
         self.name = secrets.token_hex(16)
         self.numbers = itertools.count(1)
-        self.pool = sharing.Pool() if shared and sharing.AVAILABLE else None
+        self.pool = sharing.Pool() if sharing.AVAILABLE else None
         self.closed = False
-        self._token, self._compress = token, compress
+        self._token, self._shared, self._compress = token, shared, compress
         self._lock = threading.Lock()
         self._link: Link | None = None
         self._spans: dict[Any, int] = {}
@@ -187,7 +187,8 @@ class Client:
                 self._link.close()
                 self._link = None
             if self._link is None:
-                self._link = Link(self.address, self._token, self.name, self.pool, self._compress, self.patience)
+                how = {"pool": self.pool, "share": self._shared, "pack": self._compress, "patience": self.patience}
+                self._link = Link(self.address, self._token, self.name, **how)
             return self._link
 
 

@@ -61,7 +61,7 @@ class Packer:
     """Seconds that the link takes for a byte."""
     seen: dict[str, int] = field(default_factory=dict)
     """Messages of each column so far."""
-    worth: dict[str, bool] = field(default_factory=dict)
+    measured: dict[str, Measured] = field(default_factory=dict)
 
     def pack(self, name: str, flat: np.ndarray) -> bytes | None:
         """The packed bytes; None where the column is better sent as it is."""
@@ -70,8 +70,8 @@ class Packer:
         count = self.seen.get(name, 0)
         self.seen[name] = count + 1
         if count % EVERY == 0:
-            self.worth[name] = measure(flat, count // EVERY).pays(self.link)
-        packed = _pack(flat) if self.worth[name] else None
+            self.measured[name] = measure(flat, count // EVERY)
+        packed = _pack(flat) if self.measured[name].pays(self.link) else None
         return packed if packed is not None and len(packed) < len(flat) else None
 
     def sent(self, size: int, seconds: float) -> None:

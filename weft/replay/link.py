@@ -22,6 +22,10 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 """The same for all processes of a host, until it is started anew."""
 
 
+LARGE = 1 << 20
+"""Bytes from which a payload is read into memory that is kept."""
+
+
 class Refused(WeftError):
     """The server answered, and does not want us: to try again is of no use."""
 
@@ -53,11 +57,21 @@ def host_name() -> str:
 class Link:
     """One connection, with the requests that are under way on it."""
 
-    def __init__(self, address: str, token: str, client: str, pool: shared.Pool | None, pack: bool, patience: float):
+    def __init__(
+        self,
+        address: str,
+        token: str,
+        client: str,
+        *,
+        pool: shared.Pool | None,
+        share: bool,
+        pack: bool,
+        patience: float,
+    ) -> None:
         self.pool = pool
         self.hello = {"id": 0, "method": "hello", "token": token, "client": client, "lz4": compress.AVAILABLE and pack}
         self.socket, self.welcome = _open_tcp(address, self.hello, patience)
-        self.local = pool is not None and self._go_local()
+        self.local = share and pool is not None and self._go_local()
         self.packer = compress.Packer() if self.welcome.get("lz4") and pack and not self.local else None
         self.sending, self.condition = threading.Lock(), threading.Condition()
         self.reading = self.broken = False
@@ -126,7 +140,7 @@ class Link:
         """Read one frame, having said that we are the one who reads."""
         message = None
         try:
-            message = wire.receive(self.socket, self.limits, self._find)
+            message = wire.receive(self.socket, self.limits, self._find, room=self._room)
         except (OSError, wire.WireError):
             pass
         finally:
@@ -138,6 +152,11 @@ class Link:
                 else:
                     self.broken = True
                 self.condition.notify_all()
+
+    def _room(self, size: int) -> np.ndarray:
+        """Memory for a payload: for a large one, some that was used before; new memory costs as much as a copy."""
+        lease = self.pool.lease(size) if self.pool is not None and size >= LARGE else None
+        return np.empty(size, np.uint8) if lease is None else lease.array[:size]
 
     def _put(self, number: int, message: wire.Message) -> None:
         self.lent.pop(message.head.get("into") or 0, None)

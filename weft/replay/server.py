@@ -23,8 +23,9 @@ from typing import Any
 
 from weft.errors import WeftError
 from weft.replay import compress, shared, wire
+from weft.replay.calls import Request
 from weft.replay.link import host_name, parse_address
-from weft.replay.service import Blocked, Request, Service
+from weft.replay.service import Blocked, Service
 from weft.replay.table import Table
 from weft.replay.token import VARIABLE
 
@@ -33,6 +34,8 @@ WAITING = 256
 """Calls of one connection that may wait at once."""
 GREETING = 10.0
 """Seconds in which the token must have come."""
+LARGE = 1 << 20
+"""Bytes from which a reply is put together in memory that is kept for the next."""
 STALLED = 60
 """Seconds after which a client that takes nothing of a reply is given up."""
 
@@ -52,6 +55,8 @@ class Server:
         self.token = token or os.environ.get(VARIABLE) or secrets.token_urlsafe(24)
         self.limits = limits or wire.Limits()
         self.closing = False
+        self.pool = shared.Pool() if shared.AVAILABLE else None
+        """Memory for large replies that leave through a socket."""
         self.connections: set[_Connection] = set()
         self.name = f"weft-replay-{secrets.token_hex(16)}" if shared.AVAILABLE else None
         self.listeners = [_listen(address)] + ([_listen_local(self.name)] if self.name else [])
@@ -70,6 +75,8 @@ class Server:
             listener.close()
         for connection in list(self.connections):
             connection.close()
+        if self.pool is not None:
+            self.pool.close()
 
     def __enter__(self) -> "Server":
         return self
@@ -166,8 +173,9 @@ class _Connection:
         if head.get("method") == "segment":
             self._take_segment(head.get("segment"))
             return True
-        request = Request.of(self.client, message)
         into = head["into"] if type(head.get("into")) is int else None
+        request = Request.of(self.client, message)
+        request = request._replace(room=self._room(request, into))
         try:
             self._reply(request, into, lambda: self.server.service.call(request, wait=False))
         except Blocked:
@@ -195,19 +203,26 @@ class _Connection:
             self._answer({"id": request.number, "into": into, "error": said})
             return
         head = {"id": request.number, "into": into, "result": reply.result}
-        self._answer(head, reply.arrays)
+        arrays: Mapping[str, Any] = reply.arrays
+        if self.local and arrays:
+            head["span"] = shared.span(arrays)
+            if into in self.segments and request.room is not None:
+                arrays = request.room.placed(arrays, into)
+        self._answer(head, arrays)
 
-    def _answer(self, head: dict[str, Any], arrays: wire.Arrays | None = None) -> bool:
-        """Send a reply, its arrays through the segment that was lent for it if they are large and fit."""
+    def _room(self, request: Request, into: int | None) -> shared.Room | None:
+        """Where the arrays of the reply go: to the memory lent for it; or, if they are many, to some that is kept."""
+        if into in self.segments:
+            return shared.Room(self.segments[into].memory)
+        size = self.server.service.bytes_of_reply(request) if self.server.pool is not None else 0
+        lease = self.server.pool.lease(size) if self.server.pool is not None and size >= LARGE else None
+        return None if lease is None else shared.Room(lease.array)
+
+    def _answer(self, head: dict[str, Any], arrays: Mapping[str, Any] | None = None) -> bool:
+        """Send a reply; false if nobody takes it."""
         try:
             with self.sending:
-                segment = self.segments.get(head.get("into") or 0)
-                placed: Mapping[str, Any] = arrays or {}
-                if self.local and arrays:
-                    head["span"] = shared.span(arrays)
-                    if segment is not None and head["span"] <= segment.size:
-                        placed = shared.lay_out(arrays, segment)
-                buffers = wire.encode(head, placed, self.packer)
+                buffers = wire.encode(head, arrays or {}, self.packer)
                 began = time.perf_counter()
                 wire.send(self.socket, buffers)
                 if self.packer:

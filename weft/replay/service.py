@@ -13,11 +13,11 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from weft.errors import WeftError, unknown
 from weft.replay import wire
-from weft.replay.calls import CALLS, NOW, Call, Reply, bytes_of_sample
+from weft.replay.calls import CALLS, NOW, Call, Reply, Request, bytes_of_sample
 from weft.replay.journal import Journal
 from weft.replay.table import Table
 
@@ -32,34 +32,6 @@ REFUSED = f" waited {NOW} s: "
 
 class Blocked(Exception):
     """The limiter does not allow the call now; it may later."""
-
-
-class Request(NamedTuple):
-    """What a client asks."""
-
-    client: str
-    number: int
-    method: str
-    table: str
-    args: dict[str, Any]
-    arrays: dict[str, Any]
-
-    @staticmethod
-    def of(client: str, message: wire.Message) -> "Request":
-        head = message.head
-        number, method, table, args = (head.get(name) for name in ("id", "method", "table", "args"))
-        if type(number) is not int or not isinstance(method, str) or not isinstance(table, str):
-            raise wire.WireError("a request came without a number, a method or a table")
-        if not isinstance(args, dict):
-            raise wire.WireError("a request came whose arguments are not an object")
-        return Request(client, number, method, table, args, message.arrays)
-
-    @property
-    def timeout(self) -> float | None:
-        value = self.args.get("timeout")
-        if value is not None and (type(value) not in (int, float) or not value >= 0):
-            raise WeftError(f"a timeout is a number of seconds, or none; given {value!r}")
-        return value
 
 
 class Answer:
@@ -155,7 +127,7 @@ class Service:
             return self._checkpoint(wait) if request.method == "checkpoint" else Reply()
         call, table = self._find(request)
         if not call.changes:
-            return call.run(table, request.args, request.arrays)
+            return call.run(table, request)
         deadline = None if request.timeout is None else time.monotonic() + request.timeout
         if not call.remembered:
             return self._until_allowed(call, table, request, deadline, wait, alive)
@@ -171,12 +143,20 @@ class Service:
                     journal.settle(journal.written)
                 return answer.reply
 
+    def bytes_of_reply(self, request: Request) -> int:
+        """About how large the arrays of the reply will be; 0 where that is little, or there will be an error."""
+        table, n = self.tables.get(request.table), request.args.get("n")
+        if request.method != "sample" or table is None or type(n) is not int:
+            return 0
+        size = bytes_of_sample(table, n)
+        return size if size <= self.limits.frame else 0
+
     def repeat(self, message: wire.Message) -> None:
         """Carry out what a log says was done."""
         request = Request.of(message.head["client"], message)
         call, table = self._find(request)
         try:
-            reply = call.run(table, request.args, request.arrays)
+            reply = call.run(table, request)
         except Exception:  # as it was then
             return
         if call.remembered:
@@ -233,11 +213,11 @@ class Service:
     def _carry_out(self, call: Call, table: Table, request: Request) -> Reply:
         """Once, or not at all if it is not allowed; in the log before it is answered."""
         if self.journal is None:
-            return call.run(table, request.args, request.arrays)
+            return call.run(table, request)
         with self.order:
             journal = self.journal
             try:
-                reply = call.run(table, request.args, request.arrays)
+                reply = call.run(table, request)
             except Exception as error:
                 if REFUSED not in str(error):
                     self._write(journal, request)  # some calls have an effect before they fail, and will again

@@ -19,6 +19,7 @@ segment is free for another one.
 """
 
 import fcntl
+import math
 import mmap
 import os
 import threading
@@ -165,14 +166,52 @@ def span(arrays: Mapping[str, np.ndarray]) -> int:
 
 def lay_out(arrays: Mapping[str, np.ndarray], segment: Segment) -> dict[str, Placed]:
     """Copies of arrays in a segment, one after the other."""
+    room = Room(segment.memory)
     placed: dict[str, Placed] = {}
-    offset = 0
     for name, array in arrays.items():
-        place = segment.part(offset, array.nbytes).view(array.dtype).reshape(array.shape)
-        np.copyto(place, array)
-        placed[name] = Placed(place, segment.number, offset)
-        offset += _aligned(array.nbytes)
+        offset = room.taken
+        np.copyto(room.take(array.shape, array.dtype), array)
+        placed[name] = Placed(array, segment.number, offset)
     return placed
+
+
+class Room:
+    """Memory that arrays are put into, one after the other; those that do not fit get memory of their own."""
+
+    def __init__(self, memory: np.ndarray) -> None:
+        self.memory, self.taken = memory, 0
+        self.arrays: dict[str, tuple[np.ndarray, int]] = {}
+        """By name, what was put here, and where."""
+
+    def take(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        size = math.prod(shape) * dtype.itemsize
+        if self.taken + size > len(self.memory):
+            return np.empty(shape, dtype)
+        part = self.memory[self.taken : self.taken + size]
+        self.taken += _aligned(size)
+        return part.view(dtype).reshape(shape)
+
+    def new(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """An array to be filled, which will be sent under this name."""
+        offset = self.taken
+        array = self.take(shape, dtype)
+        if self.taken > offset:
+            self.arrays[name] = array, offset
+        return array
+
+    def placed(self, arrays: Mapping[str, np.ndarray], number: int) -> dict[str, np.ndarray | Placed]:
+        """Arrays for a frame: as places in the segment of this number, copied there if they are not yet."""
+        result: dict[str, np.ndarray | Placed] = {}
+        for name, array in arrays.items():
+            here, offset = self.arrays.get(name, (None, self.taken))
+            if here is not array:
+                offset = self.taken
+                np.copyto(self.take(array.shape, array.dtype), array)
+                if self.taken == offset and array.nbytes:
+                    result[name] = array
+                    continue
+            result[name] = Placed(array, number, offset)
+        return result
 
 
 class _Owner:

@@ -202,24 +202,31 @@ def advance(views: list[memoryview], sent: int) -> None:
         views[0] = views[0][sent:]
 
 
+def _new(size: int) -> np.ndarray:
+    return np.empty(size, np.uint8)
+
+
 def receive(
-    connection: socket.socket, limits: Limits, find: Find | None = None, prefix: bytes | None = None
+    connection: socket.socket,
+    limits: Limits,
+    find: Find | None = None,
+    prefix: bytes | None = None,
+    room: Callable[[int], np.ndarray] = _new,
 ) -> Message | None:
-    """The next frame; None where the other side has closed the connection after the last one."""
+    """The next frame, its payload in a `room`; None where the other side closed the connection after the last one."""
     if prefix is None:
-        prefix = bytes(_exactly(connection, PREFIX.size, start=True))
+        prefix = bytes(_exactly(connection, _new(PREFIX.size), start=True))
     if not prefix:
         return None
     header, size = read_prefix(prefix, limits)
-    text = bytes(_exactly(connection, header))
+    text = bytes(_exactly(connection, _new(header)))
     head, parts = read_header(text, size, limits)
-    return Message(head, unpack(parts, _exactly(connection, size), find))
+    return Message(head, unpack(parts, _exactly(connection, room(size)), find))
 
 
-def _exactly(connection: socket.socket, size: int, start: bool = False) -> np.ndarray:
-    """So many bytes; none, if the other side closed at the `start` of a frame."""
-    buffer = np.empty(size, np.uint8)
-    got = 0
+def _exactly(connection: socket.socket, buffer: np.ndarray, start: bool = False) -> np.ndarray:
+    """The buffer, filled; empty, if the other side closed at the `start` of a frame."""
+    got, size = 0, len(buffer)
     while got < size:
         count = connection.recv_into(buffer.data[got:], 0, socket.MSG_WAITALL)
         if not count and start and not got:
@@ -232,6 +239,8 @@ def _exactly(connection: socket.socket, size: int, start: bool = False) -> np.nd
 
 def _plain(name: str, given: Any) -> np.ndarray:
     """The array in one piece and in the byte order of the wire."""
+    if type(given) is np.ndarray and given.flags.c_contiguous and given.dtype.str in DTYPES:
+        return given
     array = np.asarray(given)
     if array.dtype.kind not in KINDS or array.dtype.newbyteorder("<").str not in DTYPES:
         raise WeftError(f"column {name!r} is of {array.dtype}: only booleans and numbers are sent")
