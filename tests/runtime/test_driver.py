@@ -1,5 +1,7 @@
 """From settings to a result: as many steps as asked for, in whole iterations, under any layout."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -113,3 +115,47 @@ def test_what_is_not_a_number_is_named() -> None:
     with pytest.raises(Diverged, match=r"state\['bad'\] is not a number at the end"):
         train(toy, env_of, steps=600)
     assert train(toy, env_of, steps=24).iterations == 6
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Warming(Toy):
+    """A toy that first goes on without learning."""
+
+    warming: int = 3
+
+    @property
+    def warm_up_iterations(self) -> int:
+        return self.warming
+
+    def warm_up(self, env, state):
+        return state | {"x": on("env", lambda x: jnp.mod(x + 1, 31))(state["x"])}, {"x": Mean.of(state["x"])}
+
+
+@pytest.mark.parametrize("layout", ["fused", copies(env=1, learn=1), copies(env=2, learn=1)])
+@pytest.mark.parametrize(("warming", "iterations"), [(0, 5), (3, 5), (5, 5), (9, 5), (70, 150)])
+def test_a_warm_up_comes_first(layout, warming: int, iterations: int) -> None:
+    whole = algo()
+    warm = Warming(num_envs=4, start=whole.start, loop=whole.loop, warming=warming)
+    updates: list[Update] = []
+    result = train(warm, env_of, layout=layout, steps=4 * iterations, seed=3, observers=[updates.append])
+    assert (result.iterations, result.steps) == (iterations, 4 * iterations)
+    first = min(warming, iterations)
+    assert float(result.state["n"]) == iterations - first
+    state = Plan.of(whole, env_of, None).init(3)
+    for number in range(iterations):
+        state = warm.warm_up(None, state)[0] if number < first else step(None, state)[0]
+    assert_same(result.state, state)
+    assert sum(len(update.metrics["x"][0]) for update in updates) == iterations
+    assert sum(len(update.metrics["n"][0]) for update in updates if "n" in update.metrics) == iterations - first
+
+
+def test_a_warm_up_of_other_steps_is_refused() -> None:
+    whole = algo()
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Twice(Warming):
+        def warm_up(self, env, state):
+            return super().warm_up(env, super().warm_up(env, state)[0])
+
+    with pytest.raises(WeftError, match="an iteration of Twice.warm_up takes 8 environment steps and one of step 4"):
+        train(Twice(num_envs=4, start=whole.start, loop=whole.loop), env_of, steps=100)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from weft.runtime.channel import Clock, Stuck, Wait
-from weft.runtime.lanes import Lanes, Newest
+from weft.runtime.lanes import Lanes, Newest, Register
 
 
 def lanes_of(count: int, take: int = 1, *, work: int = 100, max_lag: int | None = None) -> Lanes:
@@ -173,3 +173,17 @@ def test_what_waits_to_be_taken_is_counted() -> None:
     lanes.form()
     work(lanes, 1)
     assert (lanes.ready, lanes.most) == (2, 2)
+
+
+def test_a_free_role_s_register_holds_the_newest_and_brings_it_to_a_place_once() -> None:
+    register, brought = Register(Wait(0.01), Newest("0")), Counter[str]()
+
+    def bring(value: Any) -> Any:
+        brought[value] += 1
+        return f"{value} here"
+
+    assert [register.read("here", bring) for _ in range(3)] == ["0 here"] * 3
+    register.publish("1")
+    assert [register.read("here", bring) for _ in range(3)] == ["1 here"] * 3
+    assert register.read("there", lambda value: f"{value} there") == "1 there"
+    assert brought == {"0": 1, "1": 1}

@@ -93,7 +93,7 @@ def _end(plan: Plan, iterations: int, seed: int) -> Any:
 def compare_leaf(name: str, one: jax.Array, other: jax.Array) -> Difference:
     """Compare by bytes, so that a NaN equals itself and 0.0 does not equal -0.0."""
     a, b = (np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf) for leaf in (one, other))
-    bits = [np.ascontiguousarray(x).reshape(-1).view(np.uint8).reshape(x.size, -1) for x in (a, b)]
+    bits = [np.ascontiguousarray(x).reshape(-1).view(np.uint8).reshape(x.size, x.itemsize) for x in (a, b)]
     differing = (bits[0] != bits[1]).any(axis=-1).reshape(a.shape)
     gap = np.abs(a.astype(np.float64) - b.astype(np.float64))[differing]
     return Difference(name, a.size, int(differing.sum()), float(gap.max()) if gap.size else 0.0)

@@ -1,0 +1,168 @@
+"""Both tables that an algorithm may use, against a model in plain Python."""
+
+from typing import Any
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from weft.errors import WeftError
+from weft.host import own_objects
+from weft.replay.device import DeviceReplay, find_leaf, set_leaves
+from weft.replay.experience import Kept, Replay
+from weft.replay.hosted import HostReplay
+
+KINDS = {"device": DeviceReplay, "host": HostReplay}
+PRIORITIES = st.floats(0.125, 8.0, width=32)
+
+
+class Model:
+    """Rows of (number, priority) of steps, and the weights of the items in them."""
+
+    def __init__(self, kept: Kept) -> None:
+        self.kept = kept
+        self.rows: list[list[tuple[float, float]]] = [[] for _ in range(kept.rows)]
+        self.changed: dict[tuple[float, ...], float] = {}
+        self.highest = 1.0
+
+    def insert(self, numbers: np.ndarray, priorities: np.ndarray | None) -> None:
+        given = np.full(numbers.shape, self.highest) if priorities is None else priorities
+        for t, b in np.ndindex(*numbers.shape):
+            self.rows[b].append((float(numbers[t, b]), float(given[t, b])))
+        self.highest = max(self.highest, given.max())
+
+    def items(self) -> dict[tuple[float, ...], float]:
+        """The steps of every item, with its priority."""
+        kept, found = self.kept, {}
+        for row in self.rows:
+            for first in range(max(0, len(row) - kept.per_row), len(row) - kept.length + 1):
+                if first % kept.period == 0:
+                    steps = row[first : first + kept.length]
+                    numbers, own = tuple(n for n, _ in steps), [p for _, p in steps]
+                    mixed = kept.mix * max(own) + (1 - kept.mix) * sum(own) / len(own)
+                    found[numbers] = self.changed.get(numbers, mixed)
+        return found
+
+    def probabilities(self) -> dict[tuple[float, ...], float]:
+        weights = {item: p ** (self.kept.exponent or 0.0) for item, p in self.items().items()}
+        total = sum(weights.values())
+        return {item: weight / total for item, weight in weights.items()}
+
+
+@st.composite
+def histories(draw: Any) -> tuple[Kept, list[Any]]:
+    rows, length, period = draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    per_row = draw(st.integers(length + 3, 12))
+    kept = Kept(
+        capacity=rows * per_row + draw(st.integers(0, rows - 1)),
+        rows=rows,
+        length=length,
+        period=period,
+        exponent=draw(st.sampled_from([None, 0.5, 1.0])),
+        mix=draw(st.sampled_from([0.0, 0.9, 1.0])),
+    )
+    known = draw(st.booleans()) and kept.exponent is not None
+    pieces = []
+    for _ in range(draw(st.integers(1, 6))):
+        count = draw(st.integers(1, 4))
+        shape = st.lists(PRIORITIES, min_size=count * rows, max_size=count * rows)
+        pieces.append((count, np.array(draw(shape), np.float32).reshape(count, rows) if known else None))
+    return kept, pieces
+
+
+def inserted(table: Replay, pieces: list[Any]) -> tuple[Any, Model]:
+    """A table and its model after some pieces; every step is a number of its own."""
+    kept, model = table.kept, Model(table.kept)
+    state, next_number = table.init(jnp.zeros((kept.rows, 1)), jax.random.key(1)), 1
+    for count, priorities in pieces:
+        numbers = np.arange(next_number, next_number + count * kept.rows, dtype=np.float32).reshape(count, kept.rows)
+        next_number += count * kept.rows
+        model.insert(numbers, priorities)
+        given = None if priorities is None else jnp.asarray(priorities)
+        state = table.insert(state, jnp.arange(kept.rows, dtype=jnp.int32), jnp.asarray(numbers)[..., None], given)
+    return state, model
+
+
+def check(table: Replay, state: Any, model: Model, key: jax.Array) -> Any:
+    """Draw a batch: all of it is there, and as likely as it says."""
+    expected = model.probabilities()
+    state, batch = table.sample(state, key, 64)
+    items = [tuple(column) for column in np.asarray(batch.steps)[..., 0].T.tolist()]
+    assert set(items) <= set(expected)
+    np.testing.assert_allclose(batch.probability, [expected[item] for item in items], rtol=2e-5)
+    assert batch.size == len(expected)
+    return state, batch, items
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=25)
+@given(history=histories(), changes=st.lists(PRIORITIES, min_size=64, max_size=64))
+def test_what_is_drawn_is_what_was_inserted(kind: str, history: Any, changes: list[float]) -> None:
+    kept, pieces = history
+    table = KINDS[kind](kept)
+    with own_objects():
+        state, model = inserted(table, pieces)
+        if not model.items():
+            return
+        state, batch, items = check(table, state, model, jax.random.key(2))
+        if kept.exponent is not None:
+            # Where an item was drawn twice, both must say the same: which of two comes last is nobody's promise.
+            model.changed |= dict(zip(items, changes, strict=True))
+            priority = jnp.array([model.changed[item] for item in items], jnp.float32)
+            state = table.update(state, batch.key, priority)
+            check(table, state, model, jax.random.key(3))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("exponent", [None, 1.0])
+def test_draws_are_as_frequent_as_they_are_likely(kind: str, exponent: float | None) -> None:
+    kept = Kept(capacity=16, rows=2, length=2, exponent=exponent)
+    priorities = np.array([[1, 2], [3, 4], [5, 6], [7, 8]], np.float32) if exponent else None
+    table = KINDS[kind](kept)
+    with own_objects():
+        state, model = inserted(table, [(4, priorities)])
+        _, batch = table.sample(state, jax.random.key(0), 20_000)
+    drawn = [tuple(column) for column in np.asarray(batch.steps)[..., 0].T.tolist()]
+    for item, probability in model.probabilities().items():
+        deviation = (probability * (1 - probability) / len(drawn)) ** 0.5
+        assert abs(drawn.count(item) / len(drawn) - probability) < 5 * deviation
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_key_draws_the_same(kind: str) -> None:
+    table = KINDS[kind](Kept(capacity=100, rows=2, exponent=0.6))
+    batches = []
+    for _ in range(2):
+        with own_objects():
+            state, _ = inserted(table, [(4, None), (4, None)])
+            batches.append(table.sample(state, jax.random.key(5), 32)[1])
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), *batches))
+
+
+def test_a_table_that_is_too_small_is_refused() -> None:
+    with pytest.raises(WeftError, match="capacity=10 steps leave 2 for each of 5 .* 3 steps long: give at least 15"):
+        Kept(capacity=10, rows=5, length=3)
+    table = DeviceReplay(Kept(capacity=8, rows=2, length=2))
+    with pytest.raises(WeftError, match="4 steps of each environment come at once, and there is room for 4"):
+        table.insert(table.init(jnp.zeros(2), jax.random.key(0)), jnp.arange(2), jnp.zeros((4, 2)), None)
+
+
+def test_a_sample_before_anything_was_inserted_is_refused() -> None:
+    table = HostReplay(Kept(capacity=8, rows=2))
+    with own_objects(), pytest.raises(Exception, match="sampled from before anything was inserted: collect first"):
+        jax.block_until_ready(table.sample(table.init(jnp.zeros(2), jax.random.key(0)), jax.random.key(0), 4))
+
+
+@given(weights=st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0]), min_size=8, max_size=8), seed=st.integers(0, 99))
+@settings(max_examples=50)
+def test_a_leaf_without_weight_is_never_found(weights: list[float], seed: int) -> None:
+    if not any(weights):
+        return
+    tree = set_leaves(jnp.zeros((1, 16)), jnp.zeros(8, jnp.int32), jnp.arange(8), jnp.array(weights))
+    assert tree[0, 1] == sum(weights)
+    mass = jnp.concatenate([jax.random.uniform(jax.random.key(seed), (30,)) * sum(weights), jnp.cumsum(tree[0, 8:])])
+    slots, found = find_leaf(tree, jnp.zeros(len(mass), jnp.int32), mass)
+    assert (found > 0).all() and found.tolist() == [weights[slot] for slot in slots.tolist()]
