@@ -91,3 +91,6 @@ def test_the_plain_form_is_nested_dictionaries():
     structure = Structure({"obs": Pair(0, [0])})
     assert by_name(structure.names, [1, 2]) == {"obs": {"left": 1, "right": {"0": 2}}}
     assert by_name(Structure(np.zeros(2)).names, [5]) == 5
+    for names in (["a", "a/b"], ["a/b", "a"], ["a/b/c", "a/b"], ["a", "a/b/c"], ["a", "a"]):
+        with pytest.raises(WeftError, match="has the name of another"):
+            by_name(names, [1, 2])

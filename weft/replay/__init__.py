@@ -11,28 +11,41 @@
 
 from weft.replay.items import Info, Items, Sample
 from weft.replay.limiter import Limiter, MinimumSize, Queue, SamplesPerInsert, Stack
+from weft.replay.patterns import All, First, FrameStack, Last, Pattern, Pick, Steps, Whole
+from weft.replay.pipeline import Pipeline
 from weft.replay.selectors import Fifo, Lifo, MaxHeap, MinHeap, Selector, Uniform
 from weft.replay.store import Store
 from weft.replay.sumtree import Prioritised, importance_weights
 from weft.replay.table import Table
+from weft.replay.writer import Writer
 
 __all__ = [
+    "All",
     "Fifo",
+    "First",
+    "FrameStack",
     "Info",
     "Items",
+    "Last",
     "Lifo",
     "Limiter",
     "MaxHeap",
     "MinHeap",
     "MinimumSize",
+    "Pattern",
+    "Pick",
+    "Pipeline",
     "Prioritised",
     "Queue",
     "Sample",
     "SamplesPerInsert",
     "Selector",
     "Stack",
+    "Steps",
     "Store",
     "Table",
     "Uniform",
+    "Whole",
+    "Writer",
     "importance_weights",
 ]

@@ -65,7 +65,11 @@ def by_name(names: Sequence[str], leaves: Iterable[Any]) -> Any:
         *path, last = name.split("/")
         inner = tree
         for part in path:
-            inner = inner.setdefault(part, {})
+            inner = inner.setdefault(part, {}) if isinstance(inner, dict) else inner
+        if not isinstance(inner, dict) or last in inner:
+            raise WeftError(
+                f"column {name!r} has the name of another, or one is inside the other: give them other names"
+            )
         inner[last] = leaf
     return tree[""] if list(tree) == [""] else tree
 

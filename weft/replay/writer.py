@@ -1,0 +1,239 @@
+"""Writers: steps of many environments go in as they come, and items of several steps come out of them.
+
+An item starts at every `period`-th step of an episode, counted from its first, and has `length` steps; where the
+episode ends before, it is shorter. So n-step transitions are `length=n, period=1`, and sequences that overlap by half
+are `length=80, period=40`. An episode ends with a step whose `terminated` or `truncated` column says so, or by `ended`.
+
+>>> store = Store({"reward": np.float32(0), "terminated": np.bool_(False)}, capacity=100, rows=2)
+>>> table = Table(store=store, capacity=100, length=3)
+>>> writer = Writer(table, length=3, period=2)
+>>> for t in range(4):
+...     writer.append({"reward": [t, 10 * t], "terminated": [t == 3, False]})
+>>> items = table.items()
+>>> list(zip(store.read(items.start)["reward"].tolist(), items.length.tolist()))
+[(0.0, 3), (0.0, 3), (2.0, 2)]
+
+What a writer remembers is one count for every row, and the priorities of the last `length` steps; the steps themselves
+are in the store only.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from weft.errors import WeftError
+from weft.replay.store import Store
+from weft.replay.table import Table
+
+ENDS = ("terminated", "truncated")
+
+
+class Writer:
+    """Appends steps to the store that its tables share, and makes items of them in each table."""
+
+    def __init__(
+        self,
+        tables: Table | Sequence[Table],
+        *,
+        rows: int | None = None,
+        first_row: int = 0,
+        length: int = 1,
+        period: int = 1,
+        burn_in: int = 0,
+        cross: bool = False,
+        whole: bool = False,
+        mix: float = 1.0,
+        chunk: int = 1,
+    ) -> None:
+        """Writes to `rows` rows of the store, from `first_row` on.
+
+        Items that have no step beyond the first `burn_in` are not made. With `cross`, episodes do not end items; with
+        `whole`, items that would be shorter than `length` are not made. Where steps have priorities, an item has `mix`
+        times the highest of its steps' after the burn-in, and for the rest their mean. Steps of all rows are kept until
+        `chunk` of them are there or `flush` is called, and then written at once, which is quicker for few rows.
+        """
+        self.tables = [tables] if isinstance(tables, Table) else list(tables)
+        self.store: Store = self.tables[0].store
+        self.rows = self.store.rows - first_row if rows is None else rows
+        self.first_row, self.length, self.period, self.burn_in = first_row, length, period, burn_in
+        self.cross, self.whole, self.mix, self.chunk = cross, whole, mix, chunk
+        self._refuse_unfit()
+        self._ends = [i for i, name in enumerate(self.store.structure.names) if name.split("/")[-1] in ENDS]
+        self._all_rows = np.arange(self.rows)
+        self._steps = np.zeros(self.rows, np.int64)
+        """Steps of the current episode of each row."""
+        self._recent = np.zeros((length - 1, self.rows))
+        """The priorities of the last steps of each row, the newest last."""
+        shape = (chunk, self.rows)
+        self._kept = [np.zeros((*shape, *column.shape), column.dtype) for column in self.store.structure.columns]
+        self._kept_ended, self._kept_priority = np.zeros(shape, bool), np.zeros(shape)
+        self._waiting, self._prioritised = 0, False
+
+    def append(
+        self, step: Any, rows: Any = None, ended: Any = None, priority: Any = None, timeout: float | None = None
+    ) -> None:
+        """One step of every row, leaves [B, ...], or of the given rows, each once; `ended` and `priority` are [B]."""
+        arrays, n = self.store.check(step)
+        chosen = self._check_rows(rows, n)
+        if self.chunk > 1 and rows is None:
+            self._keep(arrays, ended, priority, timeout)
+            return
+        self.flush(timeout)
+        ended, priority = (None if x is None else np.asarray(x).reshape(1, n) for x in (ended, priority))
+        self._write(arrays, chosen, 1, ended, priority, timeout)
+
+    def append_many(
+        self, steps: Any, rows: Any = None, ended: Any = None, priority: Any = None, timeout: float | None = None
+    ) -> None:
+        """T steps of every row, leaves [T, B, ...], or of the given rows; `ended` and `priority` are [T, B]."""
+        self.flush(timeout)
+        leaves = [np.asarray(leaf) for leaf in self.store.structure.flatten(steps)]
+        count, width = leaves[0].shape[:2]
+        rows = self._check_rows(rows, width)
+        ended, priority = (None if x is None else np.asarray(x).reshape(count, width) for x in (ended, priority))
+        # Not so many at once that the first would be written over before they are in an item.
+        chunk = self.store.steps_per_row - self.length + 1
+        for t in range(0, count, chunk):
+            part = slice(t, min(t + chunk, count))
+            flat = [leaf[part].reshape(-1, *leaf.shape[2:]) for leaf in leaves]
+            arrays, _ = self.store.check(self.store.structure.unflatten(flat))
+            ended_then, priority_then = (None if x is None else x[part] for x in (ended, priority))
+            self._write(arrays, rows, part.stop - part.start, ended_then, priority_then, timeout)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Write the steps that are kept."""
+        count, self._waiting = self._waiting, 0
+        if count:
+            arrays = [column[:count].reshape(-1, *column.shape[2:]) for column in self._kept]
+            priority = self._kept_priority[:count] if self._prioritised else None
+            self._write(arrays, self._all_rows, count, self._kept_ended[:count], priority, timeout)
+
+    def _keep(self, arrays: list[np.ndarray], ended: Any, priority: Any, timeout: float | None) -> None:
+        if self._waiting and self._prioritised != (priority is not None):
+            self.flush(timeout)
+        for column, array in zip(self._kept, arrays, strict=True):
+            column[self._waiting] = array
+        self._kept_ended[self._waiting] = self._flags(arrays) if ended is None else ended
+        self._kept_priority[self._waiting] = 0 if priority is None else priority
+        self._prioritised = priority is not None
+        self._waiting += 1
+        if self._waiting == min(self.chunk, self.store.steps_per_row - self.length + 1):
+            self.flush(timeout)
+
+    def _flags(self, arrays: list[np.ndarray]) -> Any:
+        """Where steps end an episode, by their own columns."""
+        return np.any([arrays[index] for index in self._ends], axis=0) if self._ends else False
+
+    def _write(
+        self,
+        arrays: list[np.ndarray],
+        rows: np.ndarray,
+        count: int,
+        ended: np.ndarray | None,
+        priority: np.ndarray | None,
+        timeout: float | None,
+    ) -> None:
+        """Steps in order of time, [count * B, ...], and the items that end with one of them."""
+        if ended is None:
+            ended = np.broadcast_to(self._flags(arrays), len(rows) * count).reshape(count, -1)
+        with self.store.lock:
+            in_store = rows + self.first_row
+            positions = self.store.append_checked(
+                arrays, len(rows) * count, in_store if count == 1 else np.tile(in_store, count)
+            )
+            number = self._count(rows, ended)
+            items = self._items(positions.reshape(number.shape), number, ended)
+            priorities = self._priorities(items, rows, priority)
+            if len(items.start):
+                for table in self.tables:
+                    table.insert_items(items.start, items.length, priorities, timeout)
+
+    def _count(self, rows: np.ndarray, ended: np.ndarray) -> np.ndarray:
+        """The number of each step in its episode, from 1: int64[T, B]."""
+        count = len(ended)
+        if self.cross or count == 1:
+            number = self._steps[rows] + np.arange(1, count + 1)[:, None]
+        else:
+            t = np.arange(count)[:, None]
+            began = np.where(np.roll(ended, 1, axis=0), t, -self._steps[rows])
+            began[0] = -self._steps[rows]
+            number = t + 1 - np.maximum.accumulate(began, axis=0)
+        self._steps[rows] = number[-1] if self.cross else np.where(ended[-1], 0, number[-1])
+        return number
+
+    def _items(self, positions: np.ndarray, number: np.ndarray, ended: np.ndarray) -> "_Made":
+        """The items that end with one of these steps, in order of that step."""
+        past = number - self.length
+        time, column = np.nonzero((past >= 0) & (past % self.period == 0))
+        start = positions[time, column] - (self.length - 1) * self.store.rows
+        whole = _Made(time, column, start, np.full(len(time), self.length))
+        if self.cross or self.whole or not ended.any():
+            return whole
+        made = [whole, *self._short(positions, number, np.nonzero(ended))]
+        joined = _Made(*(np.concatenate(arrays) for arrays in zip(*made, strict=True)))
+        order = np.lexsort((-joined.length, joined.column, joined.time))
+        return _Made(*(array[order] for array in joined))
+
+    def _short(self, positions: np.ndarray, number: np.ndarray, last: tuple[np.ndarray, ...]) -> list["_Made"]:
+        """The items that an episode's end makes shorter, by the places of the episodes' last steps."""
+        made = []
+        steps = number[last]
+        first = np.maximum(0, (steps - self.length) // self.period + 1) * self.period
+        for start in range(0, self.length, self.period):
+            length = steps - first - start
+            there = length > self.burn_in
+            time, column = last[0][there], last[1][there]
+            length = length[there]
+            made.append(_Made(time, column, positions[time, column] - (length - 1) * self.store.rows, length))
+        return made
+
+    def _priorities(self, items: "_Made", rows: np.ndarray, priority: np.ndarray | None) -> np.ndarray | None:
+        """Of items, by those of their steps; None if steps have none. Steps without one count as 0 beside others."""
+        if priority is None:
+            self._recent[:, rows] = 0
+            return None
+        known = np.concatenate([self._recent[:, rows], np.asarray(priority, np.float64)])
+        self._recent[:, rows] = known[len(known) - len(self._recent) :]
+        place = np.arange(self.length)
+        start = items.time + self.length - items.length
+        each = known.take((start[:, None] + place) * len(rows) + items.column[:, None], mode="clip")
+        counts = (place >= self.burn_in) & (place < items.length[:, None])
+        highest = np.where(counts, each, 0).max(axis=1, initial=0)
+        mean = np.where(counts, each, 0).sum(axis=1) / np.maximum(1, counts.sum(axis=1))
+        return self.mix * highest + (1 - self.mix) * mean
+
+    def _check_rows(self, rows: Any, n: int) -> np.ndarray:
+        chosen = self._all_rows if rows is None else np.asarray(rows, np.int64).reshape(-1)
+        if len(chosen) != n:
+            raise WeftError(f"{n} steps for {len(chosen)} rows: expected one of each row, or say which with rows=")
+        if rows is not None and n and (chosen.min() < 0 or chosen.max() >= self.rows or np.bincount(chosen).max() > 1):
+            raise WeftError(f"rows {chosen.tolist()}: expected different ones, from 0 to {self.rows - 1}")
+        return chosen
+
+    def _refuse_unfit(self) -> None:
+        if any(table.store is not self.store for table in self.tables):
+            raise WeftError("the tables of a writer have different stores: make them with store= one that they share")
+        if self.rows < 1 or self.first_row < 0 or self.first_row + self.rows > self.store.rows:
+            raise WeftError(f"rows {self.first_row} to {self.first_row + self.rows}: the store has {self.store.rows}")
+        longest = min(self.store.steps_per_row, *(table.length for table in self.tables))
+        if not (
+            self.period >= 1 and 0 <= self.burn_in < self.length <= longest and 0 <= self.mix <= 1 and self.chunk >= 1
+        ):
+            names = ("length", "period", "burn_in", "mix", "chunk")
+            given = ", ".join(f"{name} {getattr(self, name)}" for name in names)
+            raise WeftError(
+                f"{given}: expected burn_in < length <= {longest} "
+                "(as the tables and the rows of the store have it), period >= 1, mix from 0 to 1, chunk >= 1"
+            )
+
+
+class _Made(NamedTuple):
+    """Items by their last steps: arrays [n]."""
+
+    time: np.ndarray
+    """When, of the steps that are written at once."""
+    column: np.ndarray
+    """Which of the rows that are written to."""
+    start: np.ndarray
+    length: np.ndarray
