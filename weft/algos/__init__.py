@@ -5,10 +5,15 @@ from typing import Any
 from weft.algorithm import Algorithm
 from weft.algos.a2c import A2C
 from weft.algos.appo import APPO
+from weft.algos.d4pg import D4PG
+from weft.algos.ddpg import DDPG
+from weft.algos.discrete_sac import DiscreteSAC
 from weft.algos.dqn import DQN
 from weft.algos.impala import IMPALA
 from weft.algos.ppo import PPO
 from weft.algos.reinforce import Reinforce
+from weft.algos.sac import SAC
+from weft.algos.td3 import TD3
 from weft.errors import WeftError, unknown
 from weft.modules import import_module
 
@@ -19,6 +24,11 @@ ALGOS: dict[str, type[Algorithm]] = {
     "impala": IMPALA,
     "appo": APPO,
     "dqn": DQN,
+    "ddpg": DDPG,
+    "td3": TD3,
+    "d4pg": D4PG,
+    "sac": SAC,
+    "discrete_sac": DiscreteSAC,
 }
 
 
