@@ -88,7 +88,7 @@ PARTS = {
         "items per second",
         (
             *(
-                Way(who, f"batches of {batch}{', prioritised' * prioritised}", "insert", options)
+                Way(who, f"batches of {batch}, {'prioritised' if prioritised else 'uniform'}", "insert", options)
                 for who in ("weft", "cpprb", "flashbax")
                 for batch in (256, 4096)
                 for prioritised in (False, True)
@@ -97,25 +97,30 @@ PARTS = {
             *written((1, 2, 4)),
         ),
         (
-            Bar("batched insert", "batches of 4096", "reverb", 100),
-            Bar("batched insert", "batches of 4096, prioritised", "reverb", 100),
-            Bar("batched insert, 4096", "batches of 4096", "cpprb", 1, "batches of 4096"),
-            Bar("batched insert, 4096, prioritised", "batches of 4096, prioritised", "cpprb", 1, "4096, prioritised"),
-            Bar("batched insert, 256", "batches of 256", "cpprb", 1, "batches of 256"),
-            Bar("batched insert, 256, prioritised", "batches of 256, prioritised", "cpprb", 1, "256, prioritised"),
+            *(
+                Bar(f"batched insert, {kind}", f"batches of 4096, {kind}", "reverb", 100)
+                for kind in ("uniform", "prioritised")
+            ),
+            *(
+                Bar(f"batched insert, {batch}, {kind}", f"batches of {batch}, {kind}", "cpprb", 1, f"{batch}, {kind}")
+                for kind in ("uniform", "prioritised")
+                for batch in (256, 4096)
+            ),
         ),
     ),
     "step": Part(
         "Writing transitions one step at a time, in process, one item for each",
         "items per second",
         (
-            weft("one environment", "step"),
-            weft("8 environments", "step", rows=8),
+            weft("one environment", "step", rows=1, chunk=1),
+            weft("one environment, 100 steps at once", "step", rows=1, chunk=100),
+            weft("8 environments", "step", rows=8, chunk=1),
             Way("cpprb", "one environment", "step", {}),
             *written((1,)),
         ),
         (
             Bar("per-step writer, one environment", "one environment", "reverb", 4),
+            Bar("per-step writer, sent by the hundred", "one environment, 100 steps at once", "reverb", 4),
             Bar("per-step writer, 8 environments", "8 environments", "reverb", 4),
         ),
     ),

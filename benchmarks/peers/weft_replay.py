@@ -28,8 +28,10 @@ from replay_worker import (
 from weft.replay import Prioritised, Store, Table, Uniform, importance_weights
 from weft.replay.client import connect
 from weft.replay.server import Server
+from weft.replay.writer import Writer
 
 ITEMS = 1_000_000
+SIGNATURE = {name: column[0] for name, column in transitions(1).items()}
 TOKEN = "for measurements only"
 
 
@@ -44,11 +46,10 @@ def insert(batch: int, *, prioritised: bool = False, where: str = "process") -> 
     return repeat
 
 
-def step(*, rows: int = 1, prioritised: bool = False) -> Repeated:
+def step(*, rows: int, chunk: int) -> Repeated:
     """One step at a time of so many environments, through a writer that makes an item of each."""
-    from weft.replay import Writer
-
-    writer, columns = Writer(empty(prioritised), rows=rows), transitions(1000 * rows)
+    store = Store(SIGNATURE, capacity=ITEMS, rows=rows)
+    writer, columns = Writer(Table(store=store, capacity=ITEMS), chunk=chunk), transitions(1000 * rows)
     steps = [{name: column[index : index + rows] for name, column in columns.items()} for index in range(1000)]
 
     def repeat() -> int:
@@ -131,8 +132,7 @@ def full_of_frames(kind: str) -> Table:
 
 
 def empty(prioritised: bool) -> Table:
-    signature = {name: column[0] for name, column in transitions(1).items()}
-    return Table(signature, capacity=ITEMS, sampler=Prioritised(exponent=0.6) if prioritised else Uniform())
+    return Table(SIGNATURE, capacity=ITEMS, sampler=Prioritised(exponent=0.6) if prioritised else Uniform())
 
 
 @cache
