@@ -312,11 +312,21 @@ def test_what_can_never_be_is_refused_at_once():
         lambda: table.insert({"value": range(13)}): "lets no more than 12 in at once",
         lambda: table.sample(9): "lets no more than 8 be sampled",
         lambda: table.sample(201): "each for 2 samples",
+        lambda: table.sample(0): "at least one item",
     }.items():
         with pytest.raises(WeftError, match=f"can never be: .*{why}"):
             call()
     with pytest.raises(WeftError, match="asks for 101 items and it holds at most 100"):
         table.limiter = MinimumSize(101)
+
+
+def test_to_insert_nothing_never_waits_and_does_nothing():
+    nothing = {"value": np.zeros(0, int)}
+    table, _ = filled(10, limiter=Queue(10))
+    assert table.insert(nothing).shape == table.insert(nothing, []).shape == (0,)
+    shared = Table(store=Store({"value": 0}, capacity=5), capacity=5)
+    assert shared.insert(nothing).shape == shared.insert_items([], 1).shape == (0,)
+    assert (table.size, table.inserted, shared.size) == (10, 10, 0)
 
 
 @pytest.mark.parametrize("priority", [-1.0, np.nan, np.inf, [1.0, 2.0]])
@@ -350,7 +360,7 @@ def test_a_store_is_filled_in_one_way():
     other, _ = filled(0)
     other.insert_items(other.store.append({"value": [1, 2]}), 1)
     with pytest.raises(WeftError, match="filled by append"):
-        other.insert({"value": [1]})
+        other.insert({"value": range(99)})
     assert other.size == 2 and other.sample(4).data["value"].shape == (4,)
 
 

@@ -98,7 +98,7 @@ class Gate:
 
     def _no_insert(self, n: int) -> str:
         counts = self._asked(n)
-        return "" if self.limiter.may_insert(*counts) else self.limiter.why_not_insert(*counts)
+        return "" if not n or self.limiter.may_insert(*counts) else self.limiter.why_not_insert(*counts)
 
     def _no_sample(self, n: int) -> str:
         counts = self._asked(n)
@@ -118,6 +118,8 @@ class Gate:
         return self.limiter.never_insert(*self._asked(n))
 
     def _never_sample(self, n: int) -> str:
+        if n < 1:
+            return "expected at least one item"
         if self.max_times_sampled and n > self.items.capacity * self.max_times_sampled:
             return f"it holds at most {self.items.capacity} items, each for {self.max_times_sampled} samples"
         return self.limiter.never_sample(*self._asked(n))

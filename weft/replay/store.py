@@ -58,7 +58,10 @@ class Store:
 
     def append(self, steps: Any, rows: Any = None) -> np.ndarray:
         """Write steps, leaves [n, ...], each to its row, in order; all to row 0 if none are given. Their positions."""
-        arrays, n = self.check(steps)
+        return self.append_checked(*self.check(steps), rows)
+
+    def append_checked(self, arrays: list[np.ndarray], n: int, rows: Any = None) -> np.ndarray:
+        """As `append`, of what `check` gave."""
         with self.lock:
             if self.placed:
                 raise WeftError("this store is filled by its table's insert, and cannot be appended to as well")
@@ -67,15 +70,19 @@ class Store:
             if positions.size and positions.max() >= self.places:
                 for reader in self.readers:
                     reader.overwritten(places[positions >= self.places])
-            self._write(arrays, span(places))
+            self.put(arrays, span(places))
             return positions
 
-    def put(self, arrays: list[np.ndarray], places: Index) -> None:
-        """Write checked arrays at chosen places; for a table that owns the store."""
+    def claim(self) -> None:
+        """From now on the table that owns the store says where steps go."""
         if not self.placed and self.counts.any():
             raise WeftError("this store is filled by append, so make items of its steps with insert_items")
         self.placed = True
-        self._write(arrays, places)
+
+    def put(self, arrays: list[np.ndarray], places: Index) -> None:
+        """Write what `check` gave to these places."""
+        for column, array in zip(self.columns, arrays, strict=True):
+            column[places] = array
 
     def holds(self, positions: Any) -> np.ndarray:
         """Which positions have been written and not yet overwritten, bool[n]."""
@@ -143,10 +150,6 @@ class Store:
             )
         self.counts[: len(added)] += added
         return numbers * self.rows + rows
-
-    def _write(self, arrays: list[np.ndarray], places: Index) -> None:
-        for column, array in zip(self.columns, arrays, strict=True):
-            column[places] = array
 
 
 def span(places: np.ndarray) -> Index:

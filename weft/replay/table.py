@@ -109,8 +109,9 @@ class Table:
         with self._lock:
             self._gate.wait_to_insert(n, timeout)
             if not self.owns_store:
-                starts = self.store.append(steps)
+                starts = self.store.append_checked(arrays, n)
                 return self._enter(self._slots_for(n), starts, 1, priorities)
+            self.store.claim()
             slots = self._slots_for(n)
             self.store.put(arrays, span(slots))
             return self._enter(slots, slots, 1, priorities)
@@ -126,8 +127,8 @@ class Table:
             )
         with self._lock:
             self._gate.wait_to_insert(len(start), timeout)
-            last = start + (length - 1) * self.store.rows
-            if not (self.store.holds(start).all() and self.store.holds(last).all()):
+            ends = (start, start + (length - 1) * self.store.rows) if self.length > 1 else (start,)
+            if not all(self.store.holds(positions).all() for positions in ends):
                 raise WeftError(f"table {self.name!r}: some of the items' steps are not in the store, or not any more")
             return self._enter(self._slots_for(len(start)), start, length, priorities)
 
