@@ -19,6 +19,7 @@ from weft.replay.service import Service
 from weft.replay.store import Store
 from weft.replay.sumtree import Prioritised
 from weft.replay.table import Table
+from weft.replay.writer import Writer
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -109,6 +110,45 @@ def test_an_append_is_a_store_s_and_makes_items():
         assert remote.sample(1).data["reward"].tolist() == [[0, 2, 10]]
         with pytest.raises(WeftError, match="numbered from 0 to 1"):
             remote.append(steps(2), rows=[0, 1], last=[2], length=[1])
+
+
+def episodes(writer):
+    """Steps of three rows, in which episodes of different lengths end."""
+    for t in range(40):
+        reward = 100.0 * np.arange(3) + t
+        writer.append({"reward": reward, "terminated": np.array([t % 7 == 6, t % 11 == 10, False])}, priority=reward)
+    steps = {"reward": np.arange(36.0).reshape(12, 3), "terminated": np.zeros((12, 3), bool)}
+    writer.append_many(steps, priority=np.ones((12, 3)))
+    writer.flush()
+
+
+@pytest.mark.parametrize("cuts", [set(), {4, 9, 30}])
+@pytest.mark.parametrize("options", [{}, {"whole": True, "chunk": 3}, {"period": 2, "mix": 0.5}])
+def test_a_writer_writes_to_a_server_s_tables_as_to_its_own(options, cuts):
+    signature = {"reward": np.float32(0), "terminated": np.bool_(False)}
+
+    def make():
+        store = Store(signature, capacity=300, rows=3)
+        return [Table(store=store, capacity=200, length=4, name=name, sampler=Prioritised()) for name in ("a", "b")]
+
+    here, there = make(), make()
+    episodes(Writer(here, length=4, **options))
+    with Server(there) as server:
+        cutter = Cutter(server.address, cuts)
+        with connect(cutter.address, server.token, shared=False) as client:
+            remote = [client.table(name) for name in ("a", "b")]
+            episodes(Writer(remote, length=4, **options))
+            remote[0].store.flush()
+            with pytest.raises(WeftError, match="each writer needs its own rows"):
+                other = connect(server.address, server.token).table("a")
+                other.store.counts[:] -= 1
+                other.store.append_checked([np.zeros(1), np.zeros(1, bool)], 1, [0])
+                other.store.flush()
+            other.client.close()
+        cutter.close()
+    assert all(alike(mine.items(), yours.items()) for mine, yours in zip(here, there, strict=True))
+    assert (here[0].store.counts == there[0].store.counts).all()
+    assert alike(here[0].sample(20), there[0].sample(20))
 
 
 @given(cuts=st.sets(st.integers(1, 40), max_size=12))

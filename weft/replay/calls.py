@@ -20,6 +20,7 @@ from weft.replay.table import Table
 
 NOW = 0.0
 """The time that calls wait here."""
+NOBODY = np.empty(0, np.uint64)
 LIMITER = ("ratio", "minimum", "least", "most")
 
 Arrays = dict[str, np.ndarray]
@@ -82,18 +83,30 @@ def insert_items(table: Table, request: Request) -> Reply:
 
 
 def append(table: Table, request: Request) -> Reply:
-    """Steps for the store, and items that end with them: all or, where the limiter does not allow it, nothing."""
-    last, length = _needed(request.arrays, "last"), _needed(request.arrays, "length")
-    steps, store = _steps(table, request.arrays), table.store
-    _, n = store.check(steps)
-    if last.shape != length.shape or len(last) and not (last.min() >= 0 and last.max() < n):
+    """Steps for the store and items over them: all or, where the limiter does not allow it, nothing.
+
+    Items are given by their `start`, or by the `last` of these steps that they have. Who knows what positions the steps
+    will have says them, so that nothing is written to rows that somebody else has written to.
+    """
+    arrays, store = request.arrays, table.store
+    length = _needed(arrays, "length")
+    checked, n = store.check(_steps(table, arrays))
+    last = arrays.get("last")
+    if last is not None and (last.shape != length.shape or len(last) and not (0 <= last.min() <= last.max() < n)):
         raise WeftError(f"items end with steps of this append, numbered from 0 to {n - 1}, and each has a length")
     with store.lock:
-        allow_insert(table, len(last))
-        positions = store.append(steps, request.arrays.get("rows"))
-        starts = positions[last] - (length - 1) * store.rows
-        keys = table.insert_items(starts, length, request.arrays.get("priority"), NOW)
+        allow_insert(table, len(length))
+        _refuse_others(table, arrays)
+        positions = store.append_checked(checked, n, arrays.get("rows"))
+        starts = _needed(arrays, "start") if last is None else positions[last] - (length - 1) * store.rows
+        keys = table.insert_items(starts, length, arrays.get("priority"), NOW) if len(length) else NOBODY
     return Reply({}, {"position": positions, "key": keys})
+
+
+def counts(table: Table, request: Request) -> Reply:
+    """How many steps each row of the table's store has had."""
+    with table.store.lock:
+        return Reply({}, {"count": table.store.counts.copy()})
 
 
 def sample(table: Table, request: Request) -> Reply:
@@ -150,6 +163,7 @@ CALLS = {
     "delete": Call(delete),
     "reset": Call(reset),
     "set_limiter": Call(set_limiter),
+    "counts": Call(counts, changes=False, remembered=False),
     "items": Call(items, changes=False, remembered=False),
     "info": Call(info, changes=False, remembered=False),
     "mass": Call(mass, changes=False, remembered=False),
@@ -175,6 +189,14 @@ def columns(table: Table, data: Any) -> Arrays:
 def allow_insert(table: Table, n: int) -> None:
     """Raise what `insert` would raise for n items, and do nothing: for a call that may not stop halfway."""
     table._gate.wait_to_insert(n, NOW)
+
+
+def _refuse_others(table: Table, arrays: Arrays) -> None:
+    """Refuse steps whose positions are not those that they would come to."""
+    if "position" in arrays:
+        store, (rows, first) = table.store, np.unique(_needed(arrays, "rows"), return_index=True)
+        if not np.array_equal(arrays["position"][first] // store.rows, store.counts[rows]):
+            raise WeftError(f"rows of table {table.name!r} were written to by another: each writer needs its own rows")
 
 
 def _steps(table: Table, arrays: Arrays) -> Any:

@@ -26,6 +26,7 @@ from weft.replay import shared as sharing
 from weft.replay import wire
 from weft.replay.link import Broken, Link
 from weft.replay.remote import RemoteTable
+from weft.replay.remote_store import RemoteStore
 from weft.replay.token import find_token
 
 PATIENCE = 10.0
@@ -60,9 +61,10 @@ class Client:
         self.pool = sharing.Pool() if sharing.AVAILABLE else None
         self.closed = False
         self._token, self._shared, self._compress = token, shared, compress
-        self._lock = threading.Lock()
+        self._lock, self._lock_stores = threading.Lock(), threading.Lock()
         self._link: Link | None = None
         self._spans: dict[Any, int] = {}
+        self._stores: dict[int, RemoteStore] = {}
         self.call("ping")
 
     @property
@@ -81,6 +83,14 @@ class Client:
         if name not in tables:
             raise unknown("table", name, tables)
         return RemoteTable(self, name, tables[name], signature)
+
+    def store(self, table: str) -> RemoteStore:
+        """The store of a table, for a writer: one for all tables that share it."""
+        described = self.tables[table]
+        with self._lock_stores:
+            if described["store"] not in self._stores:
+                self._stores[described["store"]] = RemoteStore(self, table, described)
+            return self._stores[described["store"]]
 
     def ping(self) -> None:
         """Come back when the server has answered."""

@@ -14,6 +14,7 @@ from weft.replay.calls import DATA, LIMITER
 from weft.replay.items import Info, Items, Sample
 from weft.replay.limiter import Limiter
 from weft.replay.nested import Structure, by_name
+from weft.replay.remote_store import RemoteStore
 
 if TYPE_CHECKING:
     from weft.replay.client import Client, Ticket
@@ -26,6 +27,19 @@ class RemoteTable:
         self.client, self.name, self.described = client, name, described
         self.structure = None if signature is None else Structure(signature)
         self._given: Structure | None = self.structure
+        self._store: RemoteStore | None = None
+
+    @property
+    def length(self) -> int:
+        """The most steps that an item has."""
+        return self.described["length"]
+
+    @property
+    def store(self) -> RemoteStore:
+        """Where a writer appends steps."""
+        if self._store is None:
+            self._store = self.client.store(self.name)
+        return self._store
 
     def insert(self, steps: Any, priority: Any = None, timeout: float | None = None) -> np.ndarray:
         """Each step as an item of its own; the keys, uint64[n]."""
@@ -53,7 +67,11 @@ class RemoteTable:
 
     def insert_items(self, start: Any, length: Any, priority: Any = None, timeout: float | None = None) -> np.ndarray:
         """Items over steps that are in the store; the keys, uint64[n]."""
+        start = np.asarray(start, np.int64).reshape(-1)
+        length = np.broadcast_to(np.asarray(length, np.int64), start.shape)
         arrays = _given(start=start, length=length, priority=priority)
+        if self._store is not None and self._store.waiting:
+            return self._store.flush(self.name, arrays, timeout)
         return self._call("insert_items", {"timeout": timeout}, arrays).arrays["key"]
 
     def sample(self, n: int, timeout: float | None = None, seed: int | None = None) -> Sample:

@@ -111,12 +111,15 @@ class Service:
         self.changes = {name: Changes() for name in self.tables}
 
     def describe(self) -> dict[str, Any]:
-        """What a client should know of the tables: columns and lengths."""
+        """What a client should know of the tables: columns and lengths, and which have a store in common."""
+        stores = list({id(table.store): None for table in self.tables.values()})
         return {
             name: {
                 "columns": [[column.name, column.dtype.str, column.shape] for column in table.store.structure.columns],
                 "length": table.length,
                 "rows": table.store.rows,
+                "steps_per_row": table.store.steps_per_row,
+                "store": stores.index(id(table.store)),
             }
             for name, table in self.tables.items()
         }
