@@ -89,7 +89,7 @@ def inserted(table: Replay, pieces: list[Any]) -> tuple[Any, Model]:
 def check(table: Replay, state: Any, model: Model, key: jax.Array) -> Any:
     """Draw a batch: all of it is there, and as likely as it says."""
     expected = model.probabilities()
-    state, batch = table.sample(state, key, 64)
+    state, batch = table.sample(state, key, (64,))
     items = [tuple(column) for column in np.asarray(batch.steps)[..., 0].T.tolist()]
     assert set(items) <= set(expected)
     np.testing.assert_allclose(batch.probability, [expected[item] for item in items], rtol=2e-5)
@@ -124,8 +124,9 @@ def test_draws_are_as_frequent_as_they_are_likely(kind: str, exponent: float | N
     table = KINDS[kind](kept)
     with own_objects():
         state, model = inserted(table, [(4, priorities)])
-        _, batch = table.sample(state, jax.random.key(0), 20_000)
-    drawn = [tuple(column) for column in np.asarray(batch.steps)[..., 0].T.tolist()]
+        _, batch = table.sample(state, jax.random.key(0), (100, 200))
+    assert batch.steps.shape == (2, 100, 200, 1)
+    drawn = [tuple(column) for column in np.asarray(batch.in_a_row.steps)[..., 0].T.tolist()]
     for item, probability in model.probabilities().items():
         deviation = (probability * (1 - probability) / len(drawn)) ** 0.5
         assert abs(drawn.count(item) / len(drawn) - probability) < 5 * deviation
@@ -138,7 +139,7 @@ def test_the_same_key_draws_the_same(kind: str) -> None:
     for _ in range(2):
         with own_objects():
             state, _ = inserted(table, [(4, None), (4, None)])
-            batches.append(table.sample(state, jax.random.key(5), 32)[1])
+            batches.append(table.sample(state, jax.random.key(5), (4, 8))[1])
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), *batches))
 
 
@@ -153,7 +154,7 @@ def test_a_table_that_is_too_small_is_refused() -> None:
 def test_a_sample_before_anything_was_inserted_is_refused() -> None:
     table = HostReplay(Kept(capacity=8, rows=2))
     with own_objects(), pytest.raises(Exception, match="sampled from before anything was inserted: collect first"):
-        jax.block_until_ready(table.sample(table.init(jnp.zeros(2), jax.random.key(0)), jax.random.key(0), 4))
+        jax.block_until_ready(table.sample(table.init(jnp.zeros(2), jax.random.key(0)), jax.random.key(0), (4,)))
 
 
 @given(weights=st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0]), min_size=8, max_size=8), seed=st.integers(0, 99))

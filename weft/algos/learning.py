@@ -83,16 +83,11 @@ class Learning(Algorithm):
         self, env: Env, table: Replay, learner: Learner, replay: Any, key: jax.Array
     ) -> tuple[Learner, Any, dict[str, Mean]]:
         """The gradient steps of one iteration."""
-        size, rest = divmod(self.batch_size * env.num_envs, self.num_envs)
-        if rest:
-            raise WeftError(
-                f"batch_size={self.batch_size} cannot be shared out like {self.num_envs} environments, {env.num_envs} "
-                "to a replica: make it a multiple of the replicas"
-            )
+        shape = self._shape(env)
 
         def update(carry: tuple[Learner, Any], key: jax.Array) -> tuple[tuple[Learner, Any], dict[str, Mean]]:
             (learner, replay), (key_sample, key_update) = carry, jax.random.split(key)
-            replay, batch = table.sample(replay, key_sample, size)
+            replay, batch = table.sample(replay, key_sample, shape)
             learner, priority, metrics = self.learn(learner, batch, key_update)
             if self.prioritised:
                 replay = table.update(replay, batch.key, priority)
@@ -105,12 +100,13 @@ class Learning(Algorithm):
     @fragment
     def learn(self, learner: Learner, batch: Batch, key: jax.Array) -> tuple[Learner, jax.Array, dict[str, Mean]]:
         """One gradient step, how far off each item was, and metrics."""
-        weight = jnp.ones_like(batch.probability)
+        items = batch.in_a_row
+        weight = jnp.ones_like(items.probability)
         if self.prioritised:
             # Relative to the least likely item of the batch, so that weights only ever shorten steps.
-            weight = jnp.power(batch.probability / jnp.min(batch.probability), -self.importance_exponent)
-        grads, errors, metrics = self.gradient(learner, batch.steps, weight, key)
-        return self.update(learner, all_mean(grads)), errors, metrics
+            weight = jnp.power(items.probability / jnp.min(items.probability), -self.importance_exponent)
+        grads, errors, metrics = self.gradient(learner, items.steps, weight, key)
+        return self.update(learner, all_mean(grads)), errors.reshape(batch.shape), metrics
 
     @fragment
     def update(self, learner: Learner, grads: Any) -> Learner:
@@ -121,6 +117,16 @@ class Learning(Algorithm):
         mix = jnp.where(count % self.target_period == 0, self.target_mix, 0.0)
         target = jax.tree.map(lambda new, old: mix * new + (1.0 - mix) * old, net, learner.target)
         return Learner(net, target, opt, count)
+
+    def _shape(self, env: Env) -> tuple[int, ...]:
+        """That of a batch: so many items for every environment, if it divides so, and replicas can share it."""
+        size, rest = divmod(self.batch_size * env.num_envs, self.num_envs)
+        if rest:
+            raise WeftError(
+                f"batch_size={self.batch_size} cannot be shared out like {self.num_envs} environments, {env.num_envs} "
+                "to a replica: make it a multiple of the replicas"
+            )
+        return (size,) if size % env.num_envs else (env.num_envs, size // env.num_envs)
 
     def _optimiser(self) -> optax.GradientTransformation:
         return optax.chain(optax.clip_by_global_norm(self.max_grad_norm), optax.adam(self.lr))

@@ -9,11 +9,12 @@ environment, by the sums of the trees, and then goes down in its tree.
 >>> table = DeviceReplay(Kept(capacity=8, rows=2, length=2))
 >>> state = table.init(jnp.zeros(2), jax.random.key(0))
 >>> state = table.insert(state, jnp.arange(2), jnp.array([[1.0, 10.0], [2.0, 20.0]]), None)
->>> state, batch = table.sample(state, jax.random.key(0), 3)
+>>> state, batch = table.sample(state, jax.random.key(0), (3,))
 >>> batch.steps.shape, batch.probability.tolist()
 ((2, 3), [0.5, 0.5, 0.5])
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,16 +80,17 @@ class DeviceReplay:
         return after if state.tree is None else self._weigh(after, slots, priority)
 
     @fragment(name="replay.sample")
-    def sample(self, state: Rings, key: jax.Array, n: int) -> tuple[Rings, Batch]:
+    def sample(self, state: Rings, key: jax.Array, shape: tuple[int, ...]) -> tuple[Rings, Batch]:
         draw = self._draw_alike if state.tree is None else self._draw_by_weight
-        row, slot, probability = draw(state, key, n)
-        places = (slot + jnp.arange(self.kept.length)[:, None]) % self.kept.per_row
+        row, slot, probability = (x.reshape(shape) for x in draw(state, key, math.prod(shape)))
+        ahead = jnp.arange(self.kept.length).reshape(-1, *(1 for _ in shape))
+        places = (slot + ahead) % self.kept.per_row
         steps = jax.tree.map(lambda ring: ring[row, places], state.steps)
         size = (self._begun(state)[1] * state_rows(state)).astype(jnp.float32)
         return state, Batch(steps, row * self.kept.per_row + slot, probability, size)
 
     @fragment(name="replay.update")
-    def update(self, state: Rings, key: jax.Array, priority: Float[Array, " n"]) -> Rings:
+    def update(self, state: Rings, key: jax.Array, priority: Float[Array, "*n"]) -> Rings:
         assert state.tree is not None and state.highest is not None
         row, slot = jnp.divmod(key, self.kept.per_row)
         tree = set_leaves(state.tree, row, slot, self._weight(priority))

@@ -22,16 +22,27 @@ ReplayKind = Literal["auto", "device", "host"]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Batch:
-    """Items drawn from a table."""
+    """Items drawn from a table, with axes of `shape` where [*n] stands."""
 
     steps: Any
-    """Leaves [length, n, ...]."""
+    """Leaves [length, *n, ...]."""
     key: jax.Array
     """By which `update` finds them."""
-    probability: Float[Array, " n"]
+    probability: Float[Array, "*n"]
     """Of being drawn, at every draw."""
     size: Float[Array, ""]
     """How many items there were to draw from."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.probability.shape
+
+    @property
+    def in_a_row(self) -> "Batch":
+        """The same with one axis in the place of all of `shape`."""
+        rank = len(self.shape)
+        steps = jax.tree.map(lambda x: x.reshape(x.shape[0], -1, *x.shape[1 + rank :]), self.steps)
+        return Batch(steps, self.key.reshape(-1, *self.key.shape[rank:]), self.probability.reshape(-1), self.size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +88,10 @@ class Replay(Protocol):
         """Put in steps of these environments, leaves [T, B, ...]; without priorities they get the highest there was."""
         ...
 
-    def sample(self, state: Any, key: jax.Array, n: int) -> tuple[Any, Batch]:
-        """Draw n items, with repetition."""
+    def sample(self, state: Any, key: jax.Array, shape: tuple[int, ...]) -> tuple[Any, Batch]:
+        """Draw items, with repetition. Where the first axis is that of the environments, replicas can share a batch."""
         ...
 
-    def update(self, state: Any, key: jax.Array, priority: Float[Array, " n"]) -> Any:
+    def update(self, state: Any, key: jax.Array, priority: Float[Array, "*n"]) -> Any:
         """Change the priorities of items."""
         ...

@@ -54,17 +54,17 @@ class HostReplay:
         token, _ = self._call("insert", jax.ShapeDtypeStruct((), jnp.int32), state, given)
         return replace(state, token=token)
 
-    def sample(self, state: Name, key: jax.Array, n: int) -> tuple[Name, Batch]:
+    def sample(self, state: Name, key: jax.Array, shape: tuple[int, ...]) -> tuple[Name, Batch]:
         like, structure = jax.tree.flatten(state.like)
-        steps = [jax.ShapeDtypeStruct((self.kept.length, n, *x.shape[1:]), x.dtype) for x in like]
-        keys, probability = jax.ShapeDtypeStruct((n, 2), jnp.uint32), jax.ShapeDtypeStruct((n,), jnp.float32)
+        steps = [jax.ShapeDtypeStruct((self.kept.length, *shape, *x.shape[1:]), x.dtype) for x in like]
+        keys, probability = jax.ShapeDtypeStruct((*shape, 2), jnp.uint32), jax.ShapeDtypeStruct(shape, jnp.float32)
         result = (steps, keys, probability, jax.ShapeDtypeStruct((), jnp.float32))
         token, (steps, keys, probability, size) = self._call(
-            "sample", result, state, (jax.random.key_data(key), jnp.int32(n))
+            "sample", result, state, (jax.random.key_data(key), jnp.zeros(shape, bool))
         )
         return replace(state, token=token), Batch(structure.unflatten(steps), keys, probability, size)
 
-    def update(self, state: Name, key: jax.Array, priority: Float[Array, " n"]) -> Name:
+    def update(self, state: Name, key: jax.Array, priority: Float[Array, "*n"]) -> Name:
         token, _ = self._call("update", jax.ShapeDtypeStruct((), jnp.int32), state, (key, priority))
         return replace(state, token=token)
 
@@ -109,17 +109,17 @@ class HostTable:
         return np.int32(self.table.size)
 
     def sample(self, given: Any) -> Any:
-        """Items as leaves [length, n, ...], drawn by a random key."""
-        seed, n = given
-        table = self._there()
-        found = table.sample(int(n), PATIENCE, seed=np.random.default_rng(seed.reshape(-1)))
-        steps = [leaf[None] if self.kept.length == 1 else np.swapaxes(leaf, 0, 1) for leaf in found.data]
-        keys = np.ascontiguousarray(found.info.key).view(np.uint32).reshape(-1, 2)
-        return steps, keys, found.info.probability.astype(np.float32), np.float32(found.info.table_size)
+        """Items as leaves [length, *n, ...], drawn by a random key: as many as a given array has entries."""
+        seed, like = given
+        data, info = self._there().sample(like.size, PATIENCE, seed=np.random.default_rng(seed.reshape(-1)))
+        steps = [leaf[None] if self.kept.length == 1 else np.swapaxes(leaf, 0, 1) for leaf in data]
+        steps = [leaf.reshape(leaf.shape[0], *like.shape, *leaf.shape[2:]) for leaf in steps]
+        keys = np.ascontiguousarray(info.key).view(np.uint32).reshape(*like.shape, 2)
+        return steps, keys, info.probability.astype(np.float32).reshape(like.shape), np.float32(info.table_size)
 
     def update(self, given: Any) -> np.int32:
         keys, priority = given
-        return np.int32(self._there().update(np.ascontiguousarray(keys).view(np.uint64)[:, 0], priority))
+        return np.int32(self._there().update(np.ascontiguousarray(keys).view(np.uint64), priority.reshape(-1)))
 
     def close(self) -> None:
         if self.table is not None:
