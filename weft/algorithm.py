@@ -57,6 +57,11 @@ class Algorithm(ABC):
         """One iteration of the warm-up: as many environment steps as `step` takes, and the same state."""
         raise NotImplementedError
 
+    @property
+    def steps_per_iteration(self) -> int | None:
+        """What counts as the steps of an iteration, in all; None counts those of the environments."""
+        return None
+
     @abstractmethod
     def step(self, env: Env, state: Any) -> tuple[Any, dict[str, Mean]]:
         """One iteration: the next state, and what was measured."""

@@ -84,7 +84,8 @@ def _graph(args: argparse.Namespace) -> int:
 
 def _eval(args: argparse.Namespace) -> int:
     run = SavedRun.open(args.run)
-    played = evaluate(run, episodes=args.episodes, seed=args.seed, greedy=not args.sample, video=args.video)
+    names = ("episodes", "seed", "video", "record")
+    played = evaluate(run, greedy=not args.sample, **{name: getattr(args, name) for name in names})
     print(json.dumps(vars(played)) if args.json else describe_evaluation(played))
     return 0
 
@@ -157,7 +158,8 @@ def _add_eval(commands: Any) -> None:
     parser.add_argument("run", metavar="RUN", help="a run's folder")
     parser.add_argument("--episodes", type=_count, default=10, help="how many to play (default: 10)")
     parser.add_argument("--sample", action="store_true", help="draw actions as in training, not the likeliest")
-    parser.add_argument("--video", metavar="FILE", help="record the episodes, as .mp4 or .gif")
+    parser.add_argument("--video", metavar="FILE", help="film the episodes, as .mp4 or .gif")
+    parser.add_argument("--record", metavar="DIR", help="record the episodes as a dataset, to learn from offline")
     parser.add_argument("--seed", type=_seed, default=0, help="a whole number (default: 0)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(command=_eval)
@@ -185,6 +187,7 @@ def _add_program(commands: Any, name: str, command: Any, *, about: str) -> argpa
     parser.add_argument("algo", metavar="ALGO", help="a name from `weft algos`, or your own as module:Class")
     parser.add_argument("env", metavar="ENV", help="a name from `weft envs`, or your own as module:attribute")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="field=value", help="settings of ALGO")
+    parser.add_argument("--dataset", metavar="DIR", help="what an offline ALGO learns from: a folder, or minari:ID")
     parser.add_argument(
         "--env-set", nargs="+", action="extend", default=[], metavar="option=value", help="options of ENV"
     )
@@ -209,7 +212,8 @@ def _world(args: argparse.Namespace) -> World:
 
 
 def _algorithm(args: argparse.Namespace) -> Algorithm:
-    return configure(load_algorithm(args.algo), args.set)
+    given = [] if args.dataset is None else [f"dataset={args.dataset}"]
+    return configure(load_algorithm(args.algo), [*args.set, *given])
 
 
 def _count(text: str) -> int:

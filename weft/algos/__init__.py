@@ -5,12 +5,15 @@ from typing import Any
 from weft.algorithm import Algorithm
 from weft.algos.a2c import A2C
 from weft.algos.appo import APPO
+from weft.algos.bc import BC
+from weft.algos.cql import CQL
 from weft.algos.d4pg import D4PG
 from weft.algos.ddpg import DDPG
 from weft.algos.discrete_sac import DiscreteSAC
 from weft.algos.dqn import DQN
 from weft.algos.impala import IMPALA
 from weft.algos.ppo import PPO
+from weft.algos.r2d2 import R2D2
 from weft.algos.reinforce import Reinforce
 from weft.algos.sac import SAC
 from weft.algos.td3 import TD3
@@ -24,11 +27,14 @@ ALGOS: dict[str, type[Algorithm]] = {
     "impala": IMPALA,
     "appo": APPO,
     "dqn": DQN,
+    "r2d2": R2D2,
     "ddpg": DDPG,
     "td3": TD3,
     "d4pg": D4PG,
     "sac": SAC,
     "discrete_sac": DiscreteSAC,
+    "bc": BC,
+    "cql": CQL,
 }
 
 

@@ -79,18 +79,18 @@ class R2D2(DQN):
     def kept(self) -> Kept:
         return replace(super().kept, period=self.period, mix=self.priority_mix if self.prioritised else 1.0)
 
-    def build(self, env: Env, key: jax.Array) -> RecurrentQ:
+    def build(self, env: Env, key: jax.Array) -> Any:
         names = ("hidden", "activation", "torso", "dueling", "memory", "memory_size")
         settings = {name: getattr(self, name) for name in names}
         return RecurrentQ(env.observation_space, env.action_space, key=key, **settings)
 
     @fragment
-    def act(self, net: RecurrentQ, obs: Any, memory: Any, noise: tuple[jax.Array, Any]) -> tuple[Any, Any, Any]:
+    def act(self, net: Any, obs: Any, memory: Any, noise: tuple[jax.Array, Any]) -> tuple[Any, Any, Any]:
         """Mostly what is worth most; the memory from before the step is kept with it."""
         after, seen = see(net, memory, obs)
         return super().act(net, seen, (), noise)[0], memory, after
 
-    def player(self, env: Env, net: RecurrentQ, *, greedy: bool) -> tuple[Any, Play]:
+    def player(self, env: Env, net: Any, *, greedy: bool) -> tuple[Any, Play]:
         share = 0.0 if greedy else self.epsilon
 
         def play(memory: Any, obs: Any, start: jax.Array, key: jax.Array) -> tuple[Any, Any]:
@@ -103,10 +103,10 @@ class R2D2(DQN):
         return initial(net, env.num_envs), play
 
     @fragment(name="act.errors")
-    def errors(self, net: RecurrentQ, target: RecurrentQ, trajectory: Transition) -> jax.Array:
+    def errors(self, net: Any, target: Any, trajectory: Transition) -> jax.Array:
         """The error of every step by itself, with the memories that there were."""
 
-        def around(net: RecurrentQ) -> tuple[Any, Any]:
+        def around(net: Any) -> tuple[Any, Any]:
             memory, seen = see(net, trajectory.extra, trajectory.obs)
             return seen, see(net, memory, trajectory.final_obs)[1]
 
@@ -119,7 +119,7 @@ class R2D2(DQN):
         valid = learned.valid
         from_target = self._seen(learner.target, items)
 
-        def loss(net: RecurrentQ) -> tuple[jax.Array, tuple[jax.Array, dict[str, Mean]]]:
+        def loss(net: Any) -> tuple[jax.Array, tuple[jax.Array, dict[str, Mean]]]:
             error, value = self._errors(
                 net, learner.target, learned, self._seen(net, items), from_target, n=self.n_step
             )
@@ -130,7 +130,7 @@ class R2D2(DQN):
         grads, (error, metrics) = jax.grad(loss, has_aux=True)(learner.net)
         return grads, priority(error, valid, self.priority_mix) + 1e-6, metrics
 
-    def _seen(self, net: RecurrentQ, items: Transition) -> tuple[Any, Any]:
+    def _seen(self, net: Any, items: Transition) -> tuple[Any, Any]:
         """What is seen at every step that is learned from, and where it led."""
         memory = jax.tree.map(lambda x: x[0], items.extra)
         first, rest = (jax.tree.map(part, items) for part in (lambda x: x[: self.burn_in], lambda x: x[self.burn_in :]))
@@ -142,7 +142,7 @@ class R2D2(DQN):
         return seen, see(net, after, rest.final_obs)[1]
 
     def _errors(
-        self, net: RecurrentQ, target: RecurrentQ, steps: Transition, ours: tuple, theirs: tuple, *, n: int
+        self, net: Any, target: Any, steps: Transition, ours: tuple, theirs: tuple, *, n: int
     ) -> tuple[jax.Array, jax.Array]:
         """How far off every step is, and what it is thought to be worth; seen by the net, and by its target."""
         (seen, led_to), (_, led_to_theirs) = ours, theirs

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from weft.algorithm import Algorithm
-from weft.envs.timestep import Env
+from weft.envs.timestep import Env, TimeStep
 from weft.envs.wrappers import restart
 from weft.errors import WeftError
 from weft.evaluation.learned import Learned, Learning, teach
@@ -41,7 +41,8 @@ class Playing:
 class Evaluator:
     """Plays with any network of one algorithm: compiled once, called as often as wanted.
 
-    `chunk` steps are played between two looks at what came of them; `watch` is called after each.
+    `chunk` steps are played between two looks at what came of them; `watch` is called after each, and `record` with the
+    steps themselves, leaves [chunk, ...], up to the end of the last episode.
     """
 
     def __init__(
@@ -52,10 +53,11 @@ class Evaluator:
         greedy: bool = True,
         chunk: int = CHUNK,
         watch: Callable[[Playing], None] = lambda playing: None,
+        record: Callable[[dict[str, Any]], None] | None = None,
     ):
         run_inline()
         self.algo, self.env, self.greedy = algo, env_of(1), greedy
-        self.chunk, self.watch = chunk, watch
+        self.chunk, self.watch, self.record = chunk, watch, record
         self.learning = Learning(algo, env_of)
         like, key = self.learning.shapes, jax.eval_shape(lambda: jax.random.key(0))
         self.begin = compile_once(self._begin, like, key)
@@ -69,8 +71,10 @@ class Evaluator:
             playing = self.begin(what, jax.random.key(seed))
             self.watch(playing)
             while len(ends) < episodes:
-                playing, (returns, lengths, counts) = self.go(what, playing)
+                playing, (returns, lengths, counts, seen) = self.go(what, playing)
                 found = np.asarray(counts) > 0
+                if self.record:
+                    self.record(_until(seen, found, episodes - len(ends)))
                 ends += zip(np.asarray(returns)[found].tolist(), np.asarray(lengths)[found].tolist(), strict=True)
                 endless = 0 if found.any() else endless + self.chunk
                 if endless >= ENDLESS:
@@ -99,6 +103,24 @@ class Evaluator:
             # After a row that an autoreset inserted there is a new episode too.
             start = ts.terminated | ts.truncated | ~ts.valid
             after = Playing(teach(state, what.env), ts.obs, memory, start, key)
-            return after, (ended[0].total, ended[1].total, ended[0].count)
+            return after, (ended[0].total, ended[1].total, ended[0].count, self._step(now.obs, action, ts))
 
         return jax.lax.scan(tick, playing, length=self.chunk)
+
+    def _step(self, obs: Any, action: Any, ts: TimeStep) -> dict[str, Any]:
+        """What is recorded of a step, if anything is."""
+        if self.record is None:
+            return {}
+        names = ("reward", "terminated", "truncated", "final_obs", "valid")
+        step = {"obs": obs, "action": action, **{name: getattr(ts, name) for name in names}}
+        return jax.tree.map(lambda leaf: leaf[0], step)
+
+
+def _until(steps: dict[str, Any], ended: np.ndarray, episodes: int) -> dict[str, Any]:
+    """The steps up to the end of so many episodes, without rows that an autoreset inserted."""
+    ends = np.flatnonzero(ended)
+    stop = ends[episodes - 1] + 1 if len(ends) >= episodes else len(ended)
+    wanted = np.asarray(steps["valid"])[:stop]
+    return jax.tree.map(
+        lambda leaf: np.asarray(leaf)[:stop][wanted], {name: leaf for name, leaf in steps.items() if name != "valid"}
+    )

@@ -256,10 +256,11 @@ def _refuse_nan(state: Any) -> None:
 def _divide(plan: Plan, steps: int, eval_every: int | None) -> tuple[list[Part], int, int]:
     """The projections to go through and how often each; iterations in all; environment steps in each."""
     one = plan.project()
-    per = one.whole.steps_per_iteration
+    per = plan.algo.steps_per_iteration or one.whole.steps_per_iteration
     if per == 0:
         raise WeftError(
-            f"{type(plan.algo).__name__} never calls env.step in its step, so no number of steps would end it"
+            f"{type(plan.algo).__name__} never calls env.step in its step, so no number of steps would end it: if it "
+            "learns from something else, say what counts as steps by its property steps_per_iteration"
         )
     if steps < 1:
         raise WeftError(f"steps={steps}: give at least 1")

@@ -1,0 +1,125 @@
+"""What offline algorithms share: no step is taken, all that is learned from was recorded before.
+
+`weft eval RUN --episodes 100 --record DIR` records a dataset, `weft train bc ENV --dataset DIR` learns from it; also
+from Minari's, as `--dataset minari:ID`. The environment gives its spaces, and evaluates what was learned
+(`--eval-every`). What counts as steps of the training are the steps of the dataset that were drawn: as many as it has
+are once through it, in the mean.
+
+A subclass gives `build` (see `weft.algos.learning`), `loss` and `player`.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+
+from weft.algos.learning import Learner, Learning
+from weft.envs.spaces import dtype, map_space
+from weft.envs.timestep import Env
+from weft.envs.wrappers.wrapped import Layer, Wrapped
+from weft.errors import WeftError
+from weft.fragment import fragment
+from weft.metrics import Mean
+from weft.ops.distributions import choices
+from weft.ops.rollout import Transition
+from weft.replay.dataset import look
+from weft.replay.device import DeviceReplay
+from weft.replay.recorded import HostDataset, fill, room_for
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class State:
+    """Everything that one iteration hands to the next."""
+
+    learner: Learner
+    replay: Any
+    key: jax.Array
+    env: None = None
+    """No environment is stepped, so nothing is learned about it."""
+
+    @property
+    def net(self) -> Any:
+        return self.learner.net
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offline(Learning):
+    """Settings and the loop around learning from a dataset; abstract."""
+
+    dataset: str = ""
+    """What to learn from: a folder that was recorded, or `minari:ID`."""
+    replay: Literal["device", "host"] = "device"
+    """Where its steps are: on the device they are faster, on the host they need not fit there."""
+    batch_size: int = 256
+
+    def __post_init__(self) -> None:
+        if self.prioritised:
+            raise WeftError("steps of a dataset are all drawn alike: leave prioritised out")
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.updates * self.batch_size
+
+    @property
+    def item_length(self) -> int:
+        """Steps of what is sampled."""
+        return 1
+
+    @property
+    def table(self) -> DeviceReplay | HostDataset:
+        kept = room_for(self.dataset, rows=self.num_envs, length=self.item_length)
+        return HostDataset(self.dataset, kept) if self.replay == "host" else DeviceReplay(kept)
+
+    @abstractmethod
+    def loss(self, net: Any, target: Any, items: Transition) -> tuple[jax.Array, dict[str, Mean]]:
+        """What is minimised, and metrics."""
+
+    def init(self, env: Env, key: jax.Array) -> State:
+        self._check(env)
+        key_net, key_replay, key = jax.random.split(key, 3)
+        table = self.table
+        if isinstance(table, DeviceReplay):
+            replay = fill(table, self.dataset, env.num_envs, key_replay)
+        else:
+            replay = table.init(None, key_replay)
+        return State(self.beginner(env, key_net), replay, key)
+
+    def step(self, env: Env, state: State) -> tuple[State, dict[str, Mean]]:
+        key, key_learn = jax.random.split(state.key)
+        learner, replay, metrics = self.improve(env, self.table, state.learner, state.replay, key_learn)
+        return State(learner, replay, key), metrics
+
+    @fragment
+    def gradient(self, learner: Learner, items: Any, weight: jax.Array, key: jax.Array) -> Any:
+        del key
+        steps = Transition(**items, extra=(), valid=jnp.ones_like(items["terminated"]))
+        grads, metrics = jax.grad(self.loss, has_aux=True)(learner.net, learner.target, steps)
+        return grads, weight, metrics
+
+    def _check(self, env: Env) -> None:
+        """Refuse a dataset of something else, and an environment that would have to be stepped."""
+        name = type(self).__name__.lower()
+        if not self.dataset:
+            raise WeftError(f"{name} learns from a dataset: give one, as --dataset DIR (`weft eval --record` makes it)")
+        source, _ = look(self.dataset)
+        for what in ("observation_space", "action_space"):
+            theirs, ours = getattr(source, what), getattr(env, what)
+            if _form(theirs) != _form(ours):
+                raise WeftError(
+                    f"the dataset {self.dataset} was recorded on {source.env}, with {what} {theirs}, and here it is "
+                    f"{ours}: give the same environment, in the same wrappers"
+                )
+        while isinstance(env, Wrapped):
+            if type(env.layer).merge is not Layer.merge:
+                layer = type(env.layer).__name__
+                raise WeftError(f"{layer} learns from the steps that are taken, and {name} takes none: leave it out")
+            env = env.env
+
+
+def _form(space: gym.Space) -> Any:
+    """What must be alike for two spaces to have the same arrays, and the same choices."""
+    return map_space(lambda part: (part.shape, dtype(part), choices(part)), space)

@@ -1,0 +1,278 @@
+"""Datasets: what was played, in files that any tool reads, and read back as a table.
+
+A dataset is a folder of Parquet files. Each holds whole episodes, in order, one row for each step:
+
+    obs, action, reward, terminated, truncated   what the step was; nested observations have a column for each part,
+                                                 named by the path to it (`obs/camera`), arrays are flattened
+    final_obs                                    where the last step of an episode led; empty in all others, for which
+                                                 it is the next row's observation
+    episode                                      the number of its episode
+
+What it was played on (the environment's name, its spaces) is in every file's metadata, as JSON under `weft`. A file has
+its name only when it is complete: whatever happens to the program that records, what is there can be read.
+
+>>> import tempfile
+>>> space, choice = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Discrete(2)
+>>> steps = {"obs": np.zeros((3, 2), np.float32), "action": np.array([0, 1, 1], np.int32), "reward": np.ones(3)}
+>>> steps |= {"terminated": np.array([False, False, True]), "truncated": np.zeros(3, bool), "final_obs": steps["obs"]}
+>>> with tempfile.TemporaryDirectory() as folder:
+...     with Recorder(folder + "/played", Source("mine", space, choice)) as record:
+...         record(steps)
+...     dataset = read(folder + "/played")
+>>> len(dataset), dataset.episodes, dataset.table().sample(8).data["obs"].shape
+(3, 1, (8, 2))
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import gymnasium as gym
+import jax
+import numpy as np
+
+from weft.envs.spaces import shapes
+from weft.envs.written import read_space, write_space
+from weft.errors import WeftError
+from weft.replay.nested import Column, Structure
+from weft.replay.table import Table
+
+Steps = dict[str, Any]
+"""Steps that follow each other, leaves [N, ...]: `obs`, `action`, `reward`, `terminated`, `truncated`, `final_obs`."""
+
+METADATA = b"weft"
+MINARI = "minari:"
+ROWS_PER_GROUP = 10_000
+ROWS_PER_FILE = 200_000
+
+
+@dataclass(frozen=True)
+class Source:
+    """What was played on."""
+
+    env: str
+    observation_space: gym.Space
+    action_space: gym.Space
+
+    @property
+    def step(self) -> Steps:
+        """The shapes of one step."""
+        (obs, action), flag = (shapes(space, 0) for space in (self.observation_space, self.action_space)), np.bool_
+        numbers = {"reward": np.float32, "terminated": flag, "truncated": flag}
+        flat = {name: jax.ShapeDtypeStruct((0,), dtype) for name, dtype in numbers.items()}
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype),
+            {"obs": obs, "action": action, **flat, "final_obs": obs},
+        )
+
+    def write(self) -> str:
+        spaces = {"observation_space": self.observation_space, "action_space": self.action_space}
+        return json.dumps({"env": self.env, **{name: write_space(space) for name, space in spaces.items()}})
+
+    @classmethod
+    def read(cls, text: str | bytes) -> Self:
+        found = json.loads(text)
+        return cls(found["env"], *(read_space(found[name]) for name in ("observation_space", "action_space")))
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """What was played, all of it."""
+
+    source: Source
+    steps: Steps
+
+    def __len__(self) -> int:
+        return len(self.steps["reward"])
+
+    @property
+    def ended(self) -> np.ndarray:
+        """Which steps are the last of their episode."""
+        return self.steps["terminated"] | self.steps["truncated"]
+
+    @property
+    def episodes(self) -> int:
+        return int(self.ended.sum())
+
+    @property
+    def returns(self) -> np.ndarray:
+        """The sum of the rewards of every episode."""
+        starts = np.flatnonzero(np.concatenate([[True], self.ended[:-1]]))
+        return np.add.reduceat(self.steps["reward"], starts)
+
+    def table(self, **options: Any) -> Table:
+        """A table on the host with every step in it; `options` are those of `weft.replay.Table`."""
+        table = Table(self.source.step, capacity=len(self), **options)
+        table.insert(self.steps)
+        return table
+
+
+class Recorder:
+    """Writes steps of one environment, in order, to a new dataset; a file has its name once it is complete."""
+
+    def __init__(self, path: str | Path, source: Source, *, group: int = ROWS_PER_GROUP, file: int = ROWS_PER_FILE):
+        _arrow()
+        self.path, self.source = Path(path), source
+        self._structure = Structure(source.step)
+        self._group, self._file = group, file
+        self._waiting: list[list[np.ndarray]] = []
+        self._writer: Any = None
+        self._numbers = {"file": 0, "rows": 0, "episode": 0}
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise WeftError(f"{self.path} already exists: give a folder that is empty or does not exist yet")
+
+    def __call__(self, steps: Steps) -> None:
+        """Record more steps, leaves [N, ...]; what belongs to no whole episode yet waits."""
+        leaves = [np.asarray(leaf) for leaf in self._structure.flatten(steps)]
+        for leaf, column in zip(leaves, self._structure.columns, strict=True):
+            if leaf.shape[1:] != column.shape:
+                raise WeftError(f"{column.name} is {list(leaf.shape[1:])} in each step, and should be {column.shape}")
+        self._waiting.append(leaves)
+        if sum(len(waiting[0]) for waiting in self._waiting) >= self._group and self._ended(leaves).any():
+            self._write_whole()
+
+    def close(self) -> None:
+        """Complete the last file; steps of an episode that did not end are left out."""
+        self._write_whole()
+        self._complete()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Any, *error: object) -> None:
+        if kind is None:
+            self.close()
+        elif self._writer is not None:
+            self._writer.close()
+            self._partial.unlink(missing_ok=True)
+
+    def _ended(self, leaves: Sequence[np.ndarray]) -> np.ndarray:
+        terminated, truncated = (leaves[self._structure.names.index(name)] for name in ("terminated", "truncated"))
+        return terminated.astype(bool) | truncated.astype(bool)
+
+    def _write_whole(self) -> None:
+        """Write what waits, up to the end of the last episode that has one."""
+        rows = [np.concatenate(parts) for parts in zip(*self._waiting, strict=True)]
+        ends = np.flatnonzero(self._ended(rows)) if rows else []
+        if len(ends):
+            whole = int(ends[-1]) + 1
+            self._waiting = [[leaf[whole:] for leaf in rows]]
+            self._write([leaf[:whole] for leaf in rows])
+
+    def _write(self, leaves: list[np.ndarray]) -> None:
+        """Add whole episodes to the file, as a row group."""
+        pa, pq = _arrow()
+        ended = self._ended(leaves)
+        episode = self._numbers["episode"] + np.cumsum(ended) - ended
+        named = list(zip(self._structure.columns, leaves, strict=True))
+        arrays = {c.name: _to_arrow(c, leaf, ~ended if _is_final(c.name) else None) for c, leaf in named}
+        table = pa.table({**arrays, "episode": pa.array(episode.astype(np.int64))})
+        table = table.replace_schema_metadata({METADATA: self.source.write().encode()})
+        if self._writer is None:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._writer = pq.ParquetWriter(self._partial, table.schema, compression="zstd")
+        self._writer.write_table(table)
+        self._numbers["episode"] += int(ended.sum())
+        self._numbers["rows"] += len(ended)
+        if self._numbers["rows"] >= self._file:
+            self._complete()
+
+    @property
+    def _partial(self) -> Path:
+        return self.path / f".steps-{self._numbers['file']:05d}.{os.getpid()}.tmp"
+
+    def _complete(self) -> None:
+        if self._writer is None:
+            return
+        self._writer.close()
+        with open(self._partial, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(self._partial, self.path / f"steps-{self._numbers['file']:05d}.parquet")
+        self._writer = None
+        self._numbers |= {"file": self._numbers["file"] + 1, "rows": 0}
+
+
+def look(path: str | Path) -> tuple[Source, int]:
+    """What a dataset was played on, and how many steps it has; nothing of them is read."""
+    if str(path).startswith(MINARI):
+        from weft.replay import minari
+
+        return minari.look(str(path).removeprefix(MINARI))
+    _, pq = _arrow()
+    found = [pq.ParquetFile(file).metadata for file in _files(path)]
+    return _source(found[0].metadata, path), sum(each.num_rows for each in found)
+
+
+def read(path: str | Path) -> Dataset:
+    """The dataset in a folder; `minari:ID` is one of Minari's (see `weft.replay.minari`)."""
+    if str(path).startswith(MINARI):
+        from weft.replay import minari
+
+        return minari.read(str(path).removeprefix(MINARI))
+    pa, pq = _arrow()
+    table = pa.concat_tables([pq.read_table(file) for file in _files(path)])
+    source = _source(table.schema.metadata, path)
+    structure = Structure(source.step)
+    if missing := [name for name in structure.names if name not in table.column_names]:
+        raise WeftError(f"the dataset {path} lacks the columns {', '.join(missing)}")
+    leaves = [_from_arrow(column, table.column(column.name)) for column in structure.columns]
+    steps = structure.unflatten(leaves)
+    last = np.flatnonzero(steps["terminated"] | steps["truncated"])
+    return Dataset(source, steps | {"final_obs": _final(steps["obs"], steps["final_obs"], last)})
+
+
+def _final(obs: Any, final: Any, last: np.ndarray) -> Any:
+    """Where every step led: to the next row, but at the ends of episodes."""
+
+    def one(obs: np.ndarray, final: np.ndarray) -> np.ndarray:
+        led_to = np.concatenate([obs[1:], obs[:1]])
+        led_to[last] = final
+        return led_to
+
+    return jax.tree.map(one, obs, final)
+
+
+def _is_final(name: str) -> bool:
+    return name.split("/")[0] == "final_obs"
+
+
+def _to_arrow(column: Column, leaf: np.ndarray, empty: np.ndarray | None) -> Any:
+    pa, _ = _arrow()
+    leaf = np.ascontiguousarray(leaf.astype(column.dtype, copy=False))
+    if not column.shape:
+        return pa.array(leaf, mask=empty)
+    values, mask = pa.array(leaf.reshape(-1)), None if empty is None else pa.array(empty)
+    return pa.FixedSizeListArray.from_arrays(values, leaf[0].size, mask=mask)
+
+
+def _from_arrow(column: Column, found: Any) -> np.ndarray:
+    """The rows of a column that are not empty."""
+    array = found.combine_chunks()
+    array = array.flatten() if column.shape else array.drop_null()
+    values = array.to_numpy(zero_copy_only=False).astype(column.dtype, copy=False)
+    return values.reshape(-1, *column.shape)
+
+
+def _files(path: str | Path) -> list[Path]:
+    found = sorted(Path(path).glob("*.parquet"))
+    if not found:
+        raise WeftError(f"no dataset in {path}: it holds no .parquet file; `weft eval RUN --record DIR` makes one")
+    return found
+
+
+def _source(metadata: Mapping[bytes, bytes] | None, path: str | Path) -> Source:
+    if METADATA not in (metadata or {}):
+        raise WeftError(f"the files in {path} were not recorded by weft: their metadata has no `weft`")
+    return Source.read((metadata or {})[METADATA])
+
+
+def _arrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise WeftError("datasets need another package: pip install 'weft[offline]'") from None
+    return pyarrow, pyarrow.parquet
