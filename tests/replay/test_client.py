@@ -13,6 +13,8 @@ from weft.errors import WeftError
 from weft.replay.calls import Request
 from weft.replay.client import connect
 from weft.replay.limiter import Queue
+from weft.replay.patterns import First, Last, Pick
+from weft.replay.pipeline import Pipeline
 from weft.replay.selectors import Fifo
 from weft.replay.server import Server
 from weft.replay.service import Service
@@ -110,6 +112,30 @@ def test_an_append_is_a_store_s_and_makes_items():
         assert remote.sample(1).data["reward"].tolist() == [[0, 2, 10]]
         with pytest.raises(WeftError, match="numbered from 0 to 1"):
             remote.append(steps(2), rows=[0, 1], last=[2], length=[1])
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_a_pattern_or_a_pipeline_leaves_out_is_not_moved(shared):
+    store = Store(SIGNATURE, capacity=900)
+    pattern = Pick({"obs/place": First(), "last": Last("reward")})
+    picked = Table(store=store, capacity=50, length=3, name="a", pattern=pattern)
+    whole = Table(store=store, capacity=50, length=3, name="b", sampler=Fifo())
+    positions = store.append(steps(800))
+    for each in (picked, whole):
+        each.insert_items(positions[10:50], 3)
+    with served(picked, whole, shared=shared) as (_, client):
+        sample = client.table("a").sample(9)
+        assert sample.data["obs"].keys() == {"place"} and sample.data["last"].shape == (9,)
+        assert (sample.data["obs"]["place"][:, 0] + 2 == sample.data["last"]).all()
+        pipeline = (
+            Pipeline().reduce("reward", "sum", axis=1).keep("reward", "obs/seen").transpose("obs/seen", 1, 0, 3, 2)
+        )
+        for _ in range(3):
+            data = client.table("b", pipeline=pipeline).sample(700).data
+            assert (data["reward"] == 10 + 11 + 12).all() and data["obs"]["seen"].shape == (3, 700, 2, 2)
+        with pytest.raises(WeftError, match="only booleans and numbers are sent|pipeline"):
+            client.table("b", pipeline=Pipeline((("cast", {"name": "reward", "dtype": "O"}),))).sample(1)
+        client.ping()
 
 
 def episodes(writer):

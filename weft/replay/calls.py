@@ -13,6 +13,7 @@ import numpy as np
 from weft.errors import WeftError
 from weft.replay import shared, wire
 from weft.replay.limiter import Limiter
+from weft.replay.pipeline import Pipeline
 from weft.replay.reading import DATA, reading_into
 from weft.replay.selectors import Uniform
 from weft.replay.sumtree import Prioritised
@@ -114,6 +115,8 @@ def sample(table: Table, request: Request) -> Reply:
     n = _whole(request.args, "n")
     with table.store.lock, reading_into(table, request.room):
         data, info = table.sample(n, NOW, seed=seed)
+    if "pipeline" in request.args:
+        data = Pipeline.from_json(str(request.args["pipeline"]))(data)
     return Reply({"table_size": info.table_size}, {**columns(table, data), **_arrays(info._asdict())})
 
 

@@ -25,6 +25,7 @@ from weft.errors import WeftError, unknown
 from weft.replay import shared as sharing
 from weft.replay import wire
 from weft.replay.link import Broken, Link
+from weft.replay.pipeline import Pipeline
 from weft.replay.remote import RemoteTable
 from weft.replay.remote_store import RemoteStore
 from weft.replay.token import find_token
@@ -77,12 +78,15 @@ class Client:
         """What the server said of its tables when it was connected to: their columns and lengths."""
         return self._connected().welcome["tables"]
 
-    def table(self, name: str, signature: Any = None) -> RemoteTable:
-        """A table of the server; samples have the form of `signature`, or of nested dictionaries if none is given."""
+    def table(self, name: str, signature: Any = None, *, pipeline: Pipeline | None = None) -> RemoteTable:
+        """A table of the server; samples have the form of `signature`, or of nested dictionaries if none is given.
+
+        The server does to every batch what `pipeline` says, before it is sent.
+        """
         tables = self.tables
         if name not in tables:
             raise unknown("table", name, tables)
-        return RemoteTable(self, name, tables[name], signature)
+        return RemoteTable(self, name, tables[name], signature, pipeline)
 
     def store(self, table: str) -> RemoteStore:
         """The store of a table, for a writer: one for all tables that share it."""

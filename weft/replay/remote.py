@@ -14,6 +14,7 @@ from weft.replay.calls import DATA, LIMITER
 from weft.replay.items import Info, Items, Sample
 from weft.replay.limiter import Limiter
 from weft.replay.nested import Structure, by_name
+from weft.replay.pipeline import Pipeline
 from weft.replay.remote_store import RemoteStore
 
 if TYPE_CHECKING:
@@ -23,8 +24,16 @@ if TYPE_CHECKING:
 class RemoteTable:
     """One table of a server."""
 
-    def __init__(self, client: "Client", name: str, described: Mapping[str, Any], signature: Any = None) -> None:
+    def __init__(
+        self,
+        client: "Client",
+        name: str,
+        described: Mapping[str, Any],
+        signature: Any = None,
+        pipeline: Pipeline | None = None,
+    ) -> None:
         self.client, self.name, self.described = client, name, described
+        self._through = {} if pipeline is None else {"pipeline": pipeline.to_json()}
         self.structure = None if signature is None else Structure(signature)
         self._given: Structure | None = self.structure
         self._store: RemoteStore | None = None
@@ -132,8 +141,8 @@ class RemoteTable:
 
     def begin(self, n: int, timeout: float | None, seed: int | None) -> "Ticket":
         """Ask for a sample; `finish` waits for it."""
-        args = {"n": int(n), "timeout": timeout, "seed": seed}
-        return self.client.begin("sample", self.name, args, {}, room=(self.name, int(n)))
+        args = {"n": int(n), "timeout": timeout, "seed": seed, **self._through}
+        return self.client.begin("sample", self.name, args, {}, room=(self.name, int(n), *self._through.values()))
 
     def _sampled(self, ticket: "Ticket") -> Sample:
         columns, info = self.finish(ticket)

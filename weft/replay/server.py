@@ -222,7 +222,7 @@ class _Connection:
         """Send a reply; false if nobody takes it."""
         try:
             with self.sending:
-                buffers = wire.encode(head, arrays or {}, self.packer)
+                buffers = self._encoded(head, arrays or {})
                 began = time.perf_counter()
                 wire.send(self.socket, buffers)
                 if self.packer:
@@ -231,6 +231,12 @@ class _Connection:
         except OSError:
             self.close()
             return False
+
+    def _encoded(self, head: dict[str, Any], arrays: Mapping[str, Any]) -> list[wire.Buffer]:
+        try:
+            return wire.encode(head, arrays, self.packer)
+        except WeftError as error:  # a pipeline may make what cannot be sent
+            return wire.encode({"id": head["id"], "into": head.get("into"), "error": str(error)}, {})
 
     def _prefix(self) -> bytes | None:
         """On a Unix socket, the start of the next frame together with the file that may come with it."""

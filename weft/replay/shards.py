@@ -21,6 +21,7 @@ from weft.errors import WeftError
 from weft.replay.client import Client, Ticket
 from weft.replay.items import Info, Items, Sample
 from weft.replay.limiter import Limiter
+from weft.replay.pipeline import Pipeline
 from weft.replay.remote import RemoteTable
 
 SHIFT = np.uint64(56)
@@ -37,9 +38,11 @@ class Shards:
             raise WeftError(f"a table can be spread over 1 to {MOST} servers; given {len(clients)} addresses")
         self.clients = clients
 
-    def table(self, name: str, signature: Any = None, *, seed: int | None = None) -> "ShardedTable":
+    def table(
+        self, name: str, signature: Any = None, *, pipeline: Pipeline | None = None, seed: int | None = None
+    ) -> "ShardedTable":
         """The table of that name on all servers; `seed` is for which server each item of a sample comes from."""
-        return ShardedTable([client.table(name, signature) for client in self.clients], seed)
+        return ShardedTable([client.table(name, signature, pipeline=pipeline) for client in self.clients], seed)
 
     def ping(self) -> None:
         for client in self.clients:
