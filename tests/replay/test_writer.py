@@ -175,4 +175,12 @@ def test_rows_and_stores_that_do_not_fit_are_refused():
     for rows in (None, [0, 1], [0, 0, 1], [0, 1, 2], [-1, 0, 1]):
         with pytest.raises(WeftError, match="expected"):
             writer.append({"value": [1, 2, 3]}, rows=rows)
+    one = {"value": [1, 2]}
+    for wrong in ({"ended": [True]}, {"priority": [1.0]}, {"priority": [1.0, -1.0]}, {"priority": [1.0, np.nan]}):
+        with pytest.raises(WeftError, match="expected"):
+            writer.append(one, **wrong)
+        with pytest.raises(WeftError, match="expected"):
+            writer.append_many({"value": [[1, 2]]}, **{name: [value] for name, value in wrong.items()})
+    with pytest.raises(WeftError, match=r"expected \[T, B, ...\]"):
+        writer.append_many(one)
     assert not table.store.counts.any()

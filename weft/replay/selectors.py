@@ -35,6 +35,7 @@ Chosen = tuple[np.ndarray, np.ndarray]
 """Slots, int64[n], and the probability with which each was chosen, float64[n]."""
 
 SCAN = 4096
+"""How many that have gone are looked over, or kept, at once."""
 
 
 class Selector(ABC):

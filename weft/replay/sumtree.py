@@ -84,6 +84,7 @@ class SumTree:
         nodes = ends.searchsorted(draws, side="right")
         np.minimum(nodes, len(ends) - 1, out=nodes)
         draws -= (ends - self.levels[-1]).take(nodes)
+        np.maximum(draws, 0, out=draws)
         firsts = np.arange(-1, len(draws) * FAN - 1, FAN)
         for children in self.levels[-2::-1]:
             blocks = children.reshape(-1, FAN).take(nodes, axis=0, mode="clip").reshape(-1, BLOCK, FAN)

@@ -56,9 +56,7 @@ class Table:
         if (signature is None) == (store is None):
             raise WeftError(f"table {name!r}: give either a signature, for a store of its own, or a store")
         if capacity < 1 or length < 1 or max_times_sampled < 0:
-            raise WeftError(
-                f"table {name!r}: capacity {capacity}, length {length}, max_times_sampled {max_times_sampled}"
-            )
+            raise WeftError(f"table {name!r}: capacity {capacity}, length {length}, sampled {max_times_sampled} times")
         self.name, self.capacity, self.length, self.pattern = name, capacity, length, pattern or Whole()
         self.store = Store(signature, capacity * length) if store is None else store
         self.owns_store = store is None
@@ -71,6 +69,7 @@ class Table:
         self._parts = {"items": self._items, "sampler": self.sampler, "remover": self.remover}
         self._lock = self.store.lock
         self._gate = Gate(name, self._lock, self._items, limiter or MinimumSize(1), max_times_sampled)
+        self.pattern.read(self.store, self.items(), length)  # Refuses what it cannot read.
         self.store.readers.append(self)
 
     @property
@@ -105,7 +104,7 @@ class Table:
     def insert(self, steps: Any, priority: Any = None, timeout: float | None = None) -> np.ndarray:
         """Make every step, leaves [n, ...], an item; at the highest priority so far if none is given. The keys."""
         arrays, n = self.store.check(steps)
-        priorities = None if priority is None else _priorities(priority, n)
+        priorities = None if priority is None else check_priorities(priority, n)
         with self._lock:
             self._gate.wait_to_insert(n, timeout)
             if not self.owns_store:
@@ -120,7 +119,7 @@ class Table:
         """Make items of runs of steps of the store: the positions of their first steps, and their lengths. The keys."""
         start = np.asarray(start, np.int64).reshape(-1)
         length = np.broadcast_to(np.asarray(length, np.int64), start.shape)
-        priorities = None if priority is None else _priorities(priority, len(start))
+        priorities = None if priority is None else check_priorities(priority, len(start))
         if len(start) and not (length.min() >= 1 and length.max() <= self.length):
             raise WeftError(
                 f"table {self.name!r}: items of {length.min()} to {length.max()} steps: expected 1 to {self.length}"
@@ -151,7 +150,7 @@ class Table:
     def update(self, keys: Any, priorities: Any) -> int:
         """Give items new priorities; keys of items that have gone are passed over. How many were found."""
         keys = np.asarray(keys, np.uint64).reshape(-1)
-        values = _priorities(priorities, len(keys))
+        values = check_priorities(priorities, len(keys))
         with self._lock:
             slots, found = self._items.find(keys)
             if len(slots):
@@ -212,9 +211,8 @@ class Table:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` of a table made with the same arguments gave; its store is restored before."""
         if len(state["items"]["key"]) != self.capacity:
-            raise WeftError(
-                f"table {self.name!r} holds {self.capacity} items and the saved {len(state['items']['key'])}"
-            )
+            saved = len(state["items"]["key"])
+            raise WeftError(f"table {self.name!r} holds {self.capacity} items and the saved {saved}")
         with self._lock:
             for name, part in self._parts.items():
                 part.restore(state[name])
@@ -285,13 +283,12 @@ class Table:
             self._starts.add(slots, starts % self.store.places)
 
 
-def _priorities(given: Any, n: int) -> np.ndarray:
+def check_priorities(given: Any, n: int) -> np.ndarray:
+    """One priority for each of n items, float64[n]; refused unless all are finite and none is negative."""
     priorities = np.asarray(given, np.float64)
     if priorities.shape != (n,):
         if priorities.ndim:
-            raise WeftError(
-                f"priorities are {list(priorities.shape)}: expected one number, or one for each of {n} items"
-            )
+            raise WeftError(f"priorities are {list(priorities.shape)}: expected one number, or one for each of {n}")
         priorities = np.full(n, priorities)
     # False for what is not a number too.
     if n and not (priorities.min() >= 0 and priorities.max() < np.inf):

@@ -13,8 +13,9 @@ are `length=80, period=40`. An episode ends with a step whose `terminated` or `t
 >>> list(zip(store.read(items.start)["reward"].tolist(), items.length.tolist()))
 [(0.0, 3), (0.0, 3), (2.0, 2)]
 
-What a writer remembers is one count for every row, and the priorities of the last `length` steps; the steps themselves
-are in the store only.
+What a writer remembers is one count for every row, the priorities of the last `length` steps, and at most `chunk` steps
+that are not in the store yet. If a limiter makes it wait for too long, the steps are in the store and their items are
+not made.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ import numpy as np
 
 from weft.errors import WeftError
 from weft.replay.store import Store
-from weft.replay.table import Table
+from weft.replay.table import Table, check_priorities
 
 ENDS = ("terminated", "truncated")
 
@@ -65,7 +66,7 @@ class Writer:
         """Steps of the current episode of each row."""
         self._recent = np.zeros((length - 1, self.rows))
         """The priorities of the last steps of each row, the newest last."""
-        shape = (chunk, self.rows)
+        shape = (min(chunk, self.store.steps_per_row - length + 1), self.rows)
         self._kept = [np.zeros((*shape, *column.shape), column.dtype) for column in self.store.structure.columns]
         self._kept_ended, self._kept_priority = np.zeros(shape, bool), np.zeros(shape)
         self._waiting, self._prioritised = 0, False
@@ -76,30 +77,33 @@ class Writer:
         """One step of every row, leaves [B, ...], or of the given rows, each once; `ended` and `priority` are [B]."""
         arrays, n = self.store.check(step)
         chosen = self._check_rows(rows, n)
+        ended = self._ended(ended if ended is None else np.asarray(ended)[None], arrays, (1, n))
+        priority = _priority(priority if priority is None else np.asarray(priority)[None], (1, n))
         if self.chunk > 1 and rows is None:
             self._keep(arrays, ended, priority, timeout)
-            return
-        self.flush(timeout)
-        ended, priority = (None if x is None else np.asarray(x).reshape(1, n) for x in (ended, priority))
-        self._write(arrays, chosen, 1, ended, priority, timeout)
+        else:
+            self.flush(timeout)
+            self._write(arrays, chosen, ended, priority, timeout)
 
     def append_many(
         self, steps: Any, rows: Any = None, ended: Any = None, priority: Any = None, timeout: float | None = None
     ) -> None:
         """T steps of every row, leaves [T, B, ...], or of the given rows; `ended` and `priority` are [T, B]."""
-        self.flush(timeout)
         leaves = [np.asarray(leaf) for leaf in self.store.structure.flatten(steps)]
+        if any(leaf.ndim < 2 or leaf.shape[:2] != leaves[0].shape[:2] for leaf in leaves):
+            raise WeftError(f"columns are {[list(leaf.shape) for leaf in leaves]}: expected [T, B, ...] of all")
         count, width = leaves[0].shape[:2]
-        rows = self._check_rows(rows, width)
-        ended, priority = (None if x is None else np.asarray(x).reshape(count, width) for x in (ended, priority))
+        chosen = self._check_rows(rows, width)
+        flat = [leaf.reshape(-1, *leaf.shape[2:]) for leaf in leaves]
+        arrays, _ = self.store.check(self.store.structure.unflatten(flat))
+        ended, priority = self._ended(ended, arrays, (count, width)), _priority(priority, (count, width))
+        self.flush(timeout)
         # Not so many at once that the first would be written over before they are in an item.
-        chunk = self.store.steps_per_row - self.length + 1
-        for t in range(0, count, chunk):
-            part = slice(t, min(t + chunk, count))
-            flat = [leaf[part].reshape(-1, *leaf.shape[2:]) for leaf in leaves]
-            arrays, _ = self.store.check(self.store.structure.unflatten(flat))
-            ended_then, priority_then = (None if x is None else x[part] for x in (ended, priority))
-            self._write(arrays, rows, part.stop - part.start, ended_then, priority_then, timeout)
+        most = self.store.steps_per_row - self.length + 1
+        for t in range(0, count, most):
+            part = [array[t * width : (t + most) * width] for array in arrays]
+            then = priority if priority is None else priority[t : t + most]
+            self._write(part, chosen, ended[t : t + most], then, timeout)
 
     def flush(self, timeout: float | None = None) -> None:
         """Write the steps that are kept."""
@@ -107,47 +111,48 @@ class Writer:
         if count:
             arrays = [column[:count].reshape(-1, *column.shape[2:]) for column in self._kept]
             priority = self._kept_priority[:count] if self._prioritised else None
-            self._write(arrays, self._all_rows, count, self._kept_ended[:count], priority, timeout)
+            self._write(arrays, self._all_rows, self._kept_ended[:count], priority, timeout)
 
-    def _keep(self, arrays: list[np.ndarray], ended: Any, priority: Any, timeout: float | None) -> None:
-        if self._waiting and self._prioritised != (priority is not None):
+    def _keep(
+        self, arrays: list[np.ndarray], ended: np.ndarray, priority: np.ndarray | None, timeout: float | None
+    ) -> None:
+        if self._prioritised != (priority is not None):
             self.flush(timeout)
+            self._prioritised = priority is not None
         for column, array in zip(self._kept, arrays, strict=True):
             column[self._waiting] = array
-        self._kept_ended[self._waiting] = self._flags(arrays) if ended is None else ended
-        self._kept_priority[self._waiting] = 0 if priority is None else priority
-        self._prioritised = priority is not None
+        self._kept_ended[self._waiting] = ended
+        if priority is not None:
+            self._kept_priority[self._waiting] = priority
         self._waiting += 1
-        if self._waiting == min(self.chunk, self.store.steps_per_row - self.length + 1):
+        if self._waiting == len(self._kept_ended):
             self.flush(timeout)
-
-    def _flags(self, arrays: list[np.ndarray]) -> Any:
-        """Where steps end an episode, by their own columns."""
-        return np.any([arrays[index] for index in self._ends], axis=0) if self._ends else False
 
     def _write(
         self,
         arrays: list[np.ndarray],
         rows: np.ndarray,
-        count: int,
-        ended: np.ndarray | None,
+        ended: np.ndarray,
         priority: np.ndarray | None,
         timeout: float | None,
     ) -> None:
-        """Steps in order of time, [count * B, ...], and the items that end with one of them."""
-        if ended is None:
-            ended = np.broadcast_to(self._flags(arrays), len(rows) * count).reshape(count, -1)
+        """Steps in order of time, leaves [T * B, ...], and the items that end with one of them."""
+        count = len(ended)
+        in_store = np.tile(rows + self.first_row, count) if count > 1 else rows + self.first_row
         with self.store.lock:
-            in_store = rows + self.first_row
-            positions = self.store.append_checked(
-                arrays, len(rows) * count, in_store if count == 1 else np.tile(in_store, count)
-            )
-            number = self._count(rows, ended)
-            items = self._items(positions.reshape(number.shape), number, ended)
+            positions = self.store.append_checked(arrays, ended.size, in_store).reshape(ended.shape)
+            items = self._items(positions, self._count(rows, ended), ended)
             priorities = self._priorities(items, rows, priority)
             if len(items.start):
                 for table in self.tables:
                     table.insert_items(items.start, items.length, priorities, timeout)
+
+    def _ended(self, given: Any, arrays: list[np.ndarray], shape: tuple[int, int]) -> np.ndarray:
+        """Which steps end an episode, [T, B]: as it is given, or as their columns say."""
+        if given is not None:
+            return _of_shape("ended", given, shape).astype(bool, copy=False)
+        flags = [arrays[index] for index in self._ends]
+        return np.any(flags, axis=0).reshape(shape) if flags else np.zeros(shape, bool)
 
     def _count(self, rows: np.ndarray, ended: np.ndarray) -> np.ndarray:
         """The number of each step in its episode, from 1: int64[T, B]."""
@@ -237,3 +242,18 @@ class _Made(NamedTuple):
     """Which of the rows that are written to."""
     start: np.ndarray
     length: np.ndarray
+
+
+def _priority(given: Any, shape: tuple[int, int]) -> np.ndarray | None:
+    """The priorities of steps, [T, B], if there are any."""
+    if given is None:
+        return None
+    priority = _of_shape("priority", given, shape)
+    return check_priorities(priority.reshape(-1), priority.size).reshape(shape)
+
+
+def _of_shape(what: str, given: Any, shape: tuple[int, int]) -> np.ndarray:
+    array = np.asarray(given)
+    if array.shape != shape:
+        raise WeftError(f"{what} is of shape {list(array.shape)[-2:]}: expected one for every step, {list(shape)}")
+    return array
