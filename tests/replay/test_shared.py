@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 
 from tests.replay.serving import served, steps
 from weft.replay import shared, wire
+from weft.replay.limiter import Queue
 from weft.replay.table import Table
 
 
@@ -78,6 +80,27 @@ def test_segments_that_do_not_fit_any_more_are_let_go_of_on_both_sides():
         client.ping()
         (connection,) = server.connections
         assert taken <= client.pool.most and connection.segments.keys() <= client.pool.segments.keys()
+
+
+def test_what_was_lent_on_a_broken_connection_is_not_lent_again():
+    """A server that still works for the old connection must not meet the data of the new one."""
+    table = big()
+    table.limiter = Queue(60)
+    with served(table) as (server, client):
+        remote = client.table("a")
+        remote.insert(frames(50))
+        pool, found = client.pool, []
+        waiting = threading.Thread(target=lambda: found.append(remote.insert({"frame": frames(70)["frame"][50:]})))
+        waiting.start()
+        while not any(answer for answer in server.service.answers.clients[client.name].values() if not answer.reply):
+            time.sleep(0.001)
+        for connection in list(server.connections):
+            connection.close()
+        samples = [remote.sample(8) for _ in range(3)]
+        assert client.pool is not pool and len(samples) == 3
+        waiting.join(10)
+        assert table.inserted == 70
+        assert (table.store.read(table.items(found[0]).start)["frame"] == frames(70)["frame"][50:]).all()
 
 
 def test_only_sealed_memory_is_taken():

@@ -180,10 +180,10 @@ class Client:
         link = self._connected()
         arrays: Mapping[str, Any] = ticket.arrays
         lease = None
-        if link.local and self.pool is not None:
+        if link.local and link.pool is not None:
             size = self._spans.get(ticket.room, 0)
-            lease = self.pool.lease(size) if size >= LARGE else None
-            arrays = self._through_memory(ticket, self.pool)
+            lease = link.pool.lease(size) if size >= LARGE else None
+            arrays = self._through_memory(ticket, link.pool)
         ticket.link = link
         link.send(ticket.head, arrays, lease, ticket.holding)
 
@@ -200,6 +200,10 @@ class Client:
             if self._link is not None and self._link.broken:
                 self._link.close()
                 self._link = None
+                if self.pool is not None:
+                    # The server may still write to what was lent on the old connection, so none of it is lent again.
+                    self.pool.close()
+                    self.pool = sharing.Pool(self.pool.most)
             if self._link is None:
                 how = {"pool": self.pool, "share": self._shared, "pack": self._compress, "patience": self.patience}
                 self._link = Link(self.address, self._token, self.name, **how)

@@ -6,7 +6,8 @@ written. Only when it is whole are the older ones deleted, so a process may die 
 
 What is acknowledged is in the log before (see `journal`): it survives the death of the process, and with `sync=True`
 that of the machine. On this the last checkpoint is read, and the logs from it on are carried out again, one call after
-the other. The log costs a checksum and a copy of what is inserted, and that changes are made one at a time.
+the other. The log costs a checksum and a copy of what is inserted, and that changes are made one at a time. Only what
+comes through the service is in it: what a program does to a table of its own directly is kept by the next checkpoint.
 """
 
 import re

@@ -199,6 +199,8 @@ class Service:
         changes = self.changes[table.name]
         while True:
             count = changes.count
+            if not alive():
+                raise Blocked
             try:
                 reply = self._carry_out(call, table, request)
                 changes.one_more()
@@ -209,7 +211,7 @@ class Service:
                 left = LOOK if deadline is None else deadline - time.monotonic()
                 if left <= 0:
                     raise WeftError(str(error).replace(REFUSED, f" waited {request.timeout:g} s: ")) from None
-                if not wait or not alive():
+                if not wait:
                     raise Blocked from None
             changes.wait_past(count, min(left, LOOK))
 
