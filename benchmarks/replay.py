@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 from envs import install_peers, ratio, spread, summary, thousands
-from replay_parts import PARTS, Bar, Part, Way
+from replay_parts import PARTS, Part, Way
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
@@ -91,7 +91,7 @@ def measure(part: Part, args: argparse.Namespace) -> Found:
         print(f"{way.name}: {found['rate']:,.0f}", file=sys.stderr, flush=True)
     return {
         "rates": rates,
-        "cpu_us": {name: statistics.median(each) for name, each in cpu_us.items()},
+        "cpu_us": cpu_us,
         "load before": load,
         "settings": {"rounds": args.rounds, "seconds": args.seconds},
         "machine": machine(),
@@ -115,12 +115,18 @@ def afresh(part: Part, args: argparse.Namespace) -> Iterator[tuple[Way, dict[str
             yield way, contender.measure(way, 0.0)
 
 
-def judge(part: Part, rates: dict[str, list[float]]) -> Iterator[tuple[Bar, str, dict[str, float]]]:
-    """Each bar, the peer's way that it was held against, and the ratio."""
+def judge(part: Part, found: Found) -> Iterator[str]:
+    """A line for each bar: the peer's way that it was held against, and the ratios."""
+    rates, cpu_us = found["rates"], found["cpu_us"]
     for bar in part.bars:
         theirs = [way.name for way in part.ways if way.who == bar.peer and bar.among in way.how]
         best = (min if part.less else max)(theirs, key=lambda name: statistics.median(rates[name]))
-        yield bar, best, ratio(rates[f"weft, {bar.ours}"], rates[best])
+        ours = f"weft, {bar.ours}"
+        measured = ratio(rates[ours], rates[best])
+        met = measured["median"] <= bar.asked if part.less else measured["median"] >= bar.asked
+        asked = f"at {'most' if part.less else 'least'} {bar.asked:g}x"
+        cpu = "" if part.less else spread(ratio(cpu_us[best], cpu_us[ours]))
+        yield f"| {bar.what} | {best} | {asked} | {spread(measured)} | {'met' if met else 'missed'} | {cpu} |"
 
 
 def machine() -> str:
@@ -163,19 +169,19 @@ def main() -> None:
 def table(record: dict[str, Found]) -> Iterator[str]:
     yield "<!-- Written by benchmarks/replay.py. -->"
     yield f"weft.replay beside {pinned()}. Medians (least to most)."
-    yield from ("", "| what | beside | asked | measured | |", "|---|---|---|---|---|")
+    yield "Processor time is that of all processes which take part: other load on the machine hardly changes it, but"
+    yield "changes rates, and most of all those of whoever uses one thread."
+    yield from (
+        "",
+        "| what | beside | asked | rate, weft / peer | | processor time, peer / weft |",
+        "|---|---|---|---|---|---|",
+    )
     for name, part in PARTS.items():
         if name in record:
-            yield from (bar_row(part, *judged) for judged in judge(part, record[name]["rates"]))
+            yield from judge(part, record[name])
     for name, part in PARTS.items():
         if name in record:
             yield from part_table(part, record[name])
-
-
-def bar_row(part: Part, bar: Bar, best: str, found: dict[str, float]) -> str:
-    met = found["median"] <= bar.asked if part.less else found["median"] >= bar.asked
-    asked = f"at {'most' if part.less else 'least'} {bar.asked:g}x"
-    return f"| {bar.what} | {best} | {asked} | {spread(found)} | {'met' if met else 'missed'} |"
 
 
 def part_table(part: Part, found: Found) -> Iterator[str]:
@@ -183,11 +189,11 @@ def part_table(part: Part, found: Found) -> Iterator[str]:
     each = "" if part.less else f" of {settings['seconds']:g} s"
     yield from ("", f"{part.title}: {settings['rounds']} rounds{each}, on {found['machine']};")
     yield from (f"before it began {found['load before']:.1f} others wanted a core.", "")
-    cpu = "" if part.less else " processor time of the one who asks, us per item |"
+    cpu = "" if part.less else " processor time, us per item |"
     yield from (f"| contender | {part.unit} |{cpu}", "|---|---|" + "---|" * bool(cpu))
     for way in part.ways:
         if way.name in found["rates"]:
-            spent = f" {found['cpu_us'][way.name]:.3g} |" if cpu else ""
+            spent = f" {spread(summary(found['cpu_us'][way.name]))} |" if cpu else ""
             yield f"| {way.name} | {thousands(summary(found['rates'][way.name]))} |{spent}"
 
 

@@ -21,8 +21,7 @@ import numpy as np
 Repeated = Callable[[], int]
 Case = Callable[..., Repeated | dict[str, Any]]
 
-KEPT: list[Any] = []
-"""Processes and servers that would end if nobody had them."""
+SERVERS: list[subprocess.Popen[str]] = []
 
 FRAME = (84, 84)
 LENGTH = 80
@@ -54,7 +53,7 @@ def answers_apart() -> TextIO:
 
 
 def rate(repeated: Repeated, seconds: float) -> dict[str, float]:
-    """Items per second, and this process's processor time for each.
+    """Items per second, and the processor time for each, of this process and of its servers.
 
     Something is done before, uncounted: what a sampler had ready is used up.
     """
@@ -62,10 +61,20 @@ def rate(repeated: Repeated, seconds: float) -> dict[str, float]:
     repeated()
     while time.perf_counter() < ends:
         repeated()
-    items, cpu, began = 0, time.process_time(), time.perf_counter()
+    items, cpu, began = 0, processor_seconds(), time.perf_counter()
     while (now := time.perf_counter()) < began + seconds:
         items += repeated()
-    return {"rate": items / (now - began), "cpu_us": 1e6 * (time.process_time() - cpu) / max(items, 1)}
+    return {"rate": items / (now - began), "cpu_us": 1e6 * (processor_seconds() - cpu) / max(items, 1)}
+
+
+def processor_seconds() -> float:
+    return time.process_time() + sum(map(ticks, SERVERS)) / os.sysconf("SC_CLK_TCK")
+
+
+def ticks(server: subprocess.Popen[str]) -> int:
+    """Processor time that another process has had."""
+    with open(f"/proc/{server.pid}/stat") as stat:
+        return sum(map(int, stat.read().rpartition(")")[2].split()[11:13]))
 
 
 def transitions(count: int) -> dict[str, np.ndarray]:
@@ -98,7 +107,7 @@ def serving(script: str, *options: str) -> str:
     """The address of a server in a process that ends with this one."""
     command = [sys.executable, script, "--serve", *options]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    KEPT.append(server)
+    SERVERS.append(server)
     assert server.stdout is not None
     return next(line.split()[1] for line in server.stdout if line.startswith("serving "))
 

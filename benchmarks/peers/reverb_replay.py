@@ -18,7 +18,6 @@ import reverb
 import tensorflow as tf
 from replay_worker import (
     FRAME,
-    KEPT,
     LENGTH,
     PERIOD,
     SEQUENCES,
@@ -42,6 +41,8 @@ STEP = {
     "done": tf.TensorSpec((), tf.float32),
 }
 PACKED = tf.TensorSpec((44,), tf.uint8)
+KEPT: list[reverb.Server] = []
+"""Servers in this process: they would end if nobody had them."""
 TABLES = ("a", "b", "c", "d")
 
 
