@@ -31,10 +31,12 @@ MOST = 1 << 30
 """Bytes above which it is: the format's own limit is near."""
 MOST_GAIN = 255
 """The format cannot shrink anything further."""
-ACCELERATION = 8
-"""Three times as quick as the default on frames of a game, and they are as small."""
-SLOW_LINK = 8e-9
-"""Seconds for a byte that are assumed until some were sent: a gigabit a second."""
+ACCELERATION = 32
+"""Several times as quick as the default on frames of a game, and they are as small."""
+SLOW_LINK, QUICK_LINK = 8e-9, 0.2e-9
+"""Seconds for a byte that are assumed until some were sent: a gigabit a second, and what one host takes for itself."""
+LEARN = 1 << 20
+"""Bytes of a frame from which it is learned from: a smaller one is gone before it has arrived."""
 
 AVAILABLE = block is not None
 """Whether `lz4` is installed (the extra `replay`)."""
@@ -49,8 +51,11 @@ class Measured(NamedTuple):
     """To pack and unpack a byte."""
 
     def pays(self, link: float) -> bool:
-        """Whether packing is quicker than sending what it saves, at so many seconds for a byte."""
-        return self.seconds < (1 - self.ratio) * link
+        """Whether packing is quicker than sending what it saves, at so many seconds for a byte.
+
+        Both sides have to do with every byte, so what is saved on the way is saved twice.
+        """
+        return self.seconds < (1 - self.ratio) * 2 * link
 
 
 @dataclass
@@ -76,8 +81,13 @@ class Packer:
 
     def sent(self, size: int, seconds: float) -> None:
         """Learn from what was sent: the mean of what the last frames took, small ones left out."""
-        if size >= PIECE:
+        if size >= LEARN:
             self.link += 0.1 * (seconds / size - self.link)
+
+
+def packer(peer: str) -> Packer:
+    """For a connection to this host's address."""
+    return Packer(QUICK_LINK if peer.startswith("127.") or peer in ("::1", "::ffff:127.0.0.1") else SLOW_LINK)
 
 
 def measure(flat: np.ndarray, turn: int = 0) -> Measured:
@@ -85,10 +95,13 @@ def measure(flat: np.ndarray, turn: int = 0) -> Measured:
     pieces = max(1, len(flat) // PIECE)
     start = (turn * 7919 % pieces) * PIECE
     piece = flat[start : start + PIECE]
-    began = time.perf_counter()
-    packed = _pack(piece)
-    unpack(np.frombuffer(packed, np.uint8), len(piece))
-    return Measured(len(packed) / len(piece), (time.perf_counter() - began) / len(piece))
+    packed, seconds = b"", float("inf")
+    for _ in range(2):  # somebody else may have had the processor once
+        began = time.perf_counter()
+        packed = _pack(piece)
+        unpack(np.frombuffer(packed, np.uint8), len(piece))
+        seconds = min(seconds, time.perf_counter() - began)
+    return Measured(len(packed) / len(piece), seconds / len(piece))
 
 
 def unpack(packed: np.ndarray, size: int) -> np.ndarray:

@@ -9,6 +9,7 @@ import contextlib
 import select
 import socket
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,8 @@ class Link:
         self.hello = {"id": 0, "method": "hello", "token": token, "client": client, "lz4": compress.AVAILABLE and pack}
         self.socket, self.welcome = _open_tcp(address, self.hello, patience)
         self.local = share and pool is not None and self._go_local()
-        self.packer = compress.Packer() if self.welcome.get("lz4") and pack and not self.local else None
+        packs = self.hello["lz4"] and self.welcome.get("lz4") and not self.local
+        self.packer = compress.packer(self.socket.getpeername()[0]) if packs else None
         self.sending, self.condition = threading.Lock(), threading.Condition()
         self.reading = self.broken = False
         self.arrived: dict[int, wire.Message] = {}
@@ -101,7 +103,11 @@ class Link:
                     self._hand_over(lease.segment)
                     self.lent[lease.segment.number] = lease
                     head = {**head, "into": lease.segment.number}
-                self._send(wire.encode(head, arrays, self.packer))
+                buffers = wire.encode(head, arrays, self.packer)
+                began = time.perf_counter()
+                self._send(buffers)
+                if self.packer is not None:
+                    self.packer.sent(sum(map(len, buffers)), time.perf_counter() - began)
         except OSError as error:
             self.close()
             raise Broken(str(error)) from error

@@ -159,7 +159,7 @@ class _Connection:
         self.socket.settimeout(None)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", STALLED, 0))
         if head.get("lz4") is True and compress.AVAILABLE and not self.local:
-            self.packer = compress.Packer()
+            self.packer = compress.packer(self.socket.getpeername()[0])
         welcome = {"id": 0, "lz4": compress.AVAILABLE, "host": host_name(), "local": self.server.name}
         return self._answer({**welcome, "tables": self.server.service.describe()})
 
