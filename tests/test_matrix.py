@@ -19,7 +19,7 @@ from weft.layout.catalogue import LAYOUTS
 from weft.project.links import is_key
 from weft.project.program import Send, walk
 from weft.report.update import Update
-from weft.runtime import driver, local
+from weft.runtime import driver, local, wiring
 from weft.runtime.channel import Stream
 from weft.runtime.local import Session
 
@@ -118,7 +118,7 @@ class Run:
     @classmethod
     def of(cls, cell: Cell, monkeypatch: pytest.MonkeyPatch) -> "Run":
         sessions, updates = kept(monkeypatch), Updates()
-        monkeypatch.setattr(local, "Stream", Counted)
+        monkeypatch.setattr(wiring, "Stream", Counted)
         steps = ITERATIONS * steps_of(cell)
         result = driver.train(
             cell.algo, cell.world, layout=cell.form, steps=steps, observers=[updates], stuck_after=120.0
