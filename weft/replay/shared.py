@@ -133,12 +133,12 @@ class Pool:
             self.segments.clear()
 
     def _free(self, size: int) -> Segment | None:
-        """One that is free and large enough, but not four times as large."""
+        """One that is free and large enough, but not four times as large; the last used, which is likeliest cached."""
         for _ in range(len(self.free)):
-            segment = self.free.popleft()
+            segment = self.free.pop()
             if size <= segment.size <= max(4 * size, LEAST):
                 return segment
-            self.free.append(segment)
+            self.free.appendleft(segment)
         return None
 
     def _new(self, size: int) -> Segment | None:
