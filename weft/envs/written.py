@@ -32,7 +32,7 @@ def write_space(space: gym.Space) -> dict[str, Any]:
         case gym.spaces.MultiDiscrete():
             return {"kind": "MultiDiscrete", "nvec": space.nvec.tolist()}
         case gym.spaces.MultiBinary():
-            return {"kind": "MultiBinary", "shape": list(space.shape)}
+            return {"kind": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.n)}
     raise WeftError(
         f"a {kind} space cannot be written down: it must be Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or "
         "Tuple of those"
@@ -55,7 +55,7 @@ def read_space(written: Mapping[str, Any]) -> gym.Space:
         case "MultiDiscrete":
             return gym.spaces.MultiDiscrete(written["nvec"])
         case "MultiBinary":
-            return gym.spaces.MultiBinary(written["shape"])
+            return gym.spaces.MultiBinary(written["n"])
     raise WeftError(f"no space is written down as {written!r}")
 
 

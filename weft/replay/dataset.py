@@ -34,7 +34,7 @@ import gymnasium as gym
 import jax
 import numpy as np
 
-from weft.envs.spaces import shapes
+from weft.envs.spaces import dtype, map_space
 from weft.envs.written import read_space, write_space
 from weft.errors import WeftError
 from weft.replay.nested import Column, Structure
@@ -60,13 +60,10 @@ class Source:
     @property
     def step(self) -> Steps:
         """The shapes of one step."""
-        (obs, action), flag = (shapes(space, 0) for space in (self.observation_space, self.action_space)), np.bool_
-        numbers = {"reward": np.float32, "terminated": flag, "truncated": flag}
-        flat = {name: jax.ShapeDtypeStruct((0,), dtype) for name, dtype in numbers.items()}
-        return jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype),
-            {"obs": obs, "action": action, **flat, "final_obs": obs},
-        )
+        obs, action = (_one(space) for space in (self.observation_space, self.action_space))
+        numbers = {"reward": np.float32, "terminated": np.bool_, "truncated": np.bool_}
+        flat = {name: jax.ShapeDtypeStruct((), kind) for name, kind in numbers.items()}
+        return {"obs": obs, "action": action, **flat, "final_obs": obs}
 
     def write(self) -> str:
         spaces = {"observation_space": self.observation_space, "action_space": self.action_space}
@@ -222,6 +219,11 @@ def read(path: str | Path) -> Dataset:
     steps = structure.unflatten(leaves)
     last = np.flatnonzero(steps["terminated"] | steps["truncated"])
     return Dataset(source, steps | {"final_obs": _final(steps["obs"], steps["final_obs"], last)})
+
+
+def _one(space: gym.Space) -> Any:
+    """The shapes of one element of a space."""
+    return map_space(lambda part: jax.ShapeDtypeStruct(part.shape or (), dtype(part)), space)
 
 
 def _final(obs: Any, final: Any, last: np.ndarray) -> Any:

@@ -1,0 +1,43 @@
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from weft.nets.recurrent_q import RecurrentQ
+from weft.ops.memory import Past, initial, see, unroll
+
+SETTINGS = {"memory_size": 6, "hidden": (8,), "activation": "relu"}
+MASKED = gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(2), observation=gym.spaces.Box(-1, 1, (3,)))
+
+
+def make(key, space=MASKED["observation"], memory="gru", **settings):
+    return RecurrentQ(space, gym.spaces.Discrete(2), memory=memory, key=key, **SETTINGS | settings)
+
+
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+@pytest.mark.parametrize("dueling", [False, True])
+def test_going_through_again_is_going_step_by_step(key, memory, dueling):
+    net, obs = make(key, memory=memory, dueling=dueling), jax.random.normal(key, (5, 4, 3))
+    ended = jnp.zeros((5, 4), bool)
+    now, values = initial(net, 4), []
+    for obs_t in obs:
+        now, seen = see(net, now, obs_t)
+        values.append(net(seen))
+    start = jax.tree.map(lambda x: x[None], initial(net, 4))
+    np.testing.assert_allclose(net(unroll(net, obs, Past(start, ended))[0]), jnp.stack(values), rtol=1e-5, atol=1e-6)
+
+
+def test_what_was_seen_before_changes_what_is_thought_now(key):
+    net = make(key)
+    _, fresh = see(net, initial(net, 4), jnp.ones((4, 3)))
+    memory, _ = see(net, initial(net, 4), -jnp.ones((4, 3)))
+    assert not np.allclose(net(fresh), net(see(net, memory, jnp.ones((4, 3)))[1]))
+
+
+def test_a_mask_passes_by_the_memory(key):
+    net = make(key, space=MASKED)
+    obs = {"action_mask": jnp.array([[1, 0]], jnp.int8), "observation": jnp.ones((1, 3))}
+    _, seen = see(net, initial(net, 1), obs)
+    assert net(seen).shape == (1, 2, 1)
+    np.testing.assert_array_equal(net.allowed(seen), [[True, False]])
