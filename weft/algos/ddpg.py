@@ -41,5 +41,5 @@ class DDPG(ActorCritics):
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """What the first critic thinks of the policy's own actions, but less is better."""
         del key
-        loss = -self.mean(fixed.critics(obs, net.actor(obs))[0])
+        loss = -self.mean(fixed.critics.first(obs, net.actor(obs)))
         return loss, {"policy_loss": loss}

@@ -12,7 +12,8 @@ import numpy as np
 
 from weft.algos.sac import SAC
 from weft.envs.timestep import Env
-from weft.nets.continuous import Controller, Policy
+from weft.nets.continuous import Controller
+from weft.nets.policy import Policy
 from weft.nets.q import QNet
 from weft.ops.q_learning import chosen
 

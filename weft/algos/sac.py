@@ -15,7 +15,7 @@ from weft.algos.actor_critics import ActorCritics
 from weft.envs.timestep import Env
 from weft.errors import WeftError
 from weft.fragment import fragment
-from weft.nets.continuous import Controller, Critic, Policy
+from weft.nets.continuous import Controller, Critic, SquashedActor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class SAC(ActorCritics):
             )
 
     def build(self, env: Env, key: jax.Array) -> Controller:
-        return self.tempered(self.controller(env, key, Policy, Critic))
+        return self.tempered(self.controller(env, key, SquashedActor, Critic))
 
     def tempered(self, net: Controller) -> Controller:
         """The same with the temperature that it begins with."""
@@ -71,5 +71,5 @@ class SAC(ActorCritics):
 
     def entropy_aim(self, net: Controller) -> float:
         """What the temperature aims for: the wider the bounds, the more entropy stands for the same indecision."""
-        reach = net.actor.head.bounds.reach
+        reach = net.actor.bounds.reach
         return float(self.target_entropy * reach.size + np.sum(np.log(reach)))

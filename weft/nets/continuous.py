@@ -1,9 +1,9 @@
 """Policies and critics for actions that are numbers within bounds: what DDPG, TD3, D4PG and SAC learn.
 
-A policy gives actions by themselves (`Actor`) or a distribution over them (`Policy`, also over choices). A critic says
-what an action is worth where it is taken, as a number or as the logits of a distribution over returns. Critics come
-several at a time, as an `Ensemble`: one network with an axis in front of every array, so that all of them are one
-product. Settings are those of a `Torso`.
+A policy gives actions by themselves (`Actor`) or a distribution over them (`SquashedActor`). A critic says what an
+action is worth where it is taken, as a number or as the logits of a distribution over returns. Critics come several at
+a time, as an `Ensemble`: one network with an axis in front of every array, so that all of them are one product.
+Settings are those of a `Torso`.
 
 >>> import jax, jax.numpy as jnp
 >>> spaces = gym.spaces.Box(-1, 1, (4,)), gym.spaces.Box(-2, 2, (3,))
@@ -27,10 +27,9 @@ from jaxtyping import Array, Float
 
 from weft.errors import WeftError
 from weft.nets.actor_critic import Torso
-from weft.nets.encoder import is_masked, without_mask
-from weft.nets.heads import POLICY_SCALE, Head, bounds_of, check_mask, policy_head
+from weft.nets.heads import POLICY_SCALE, bounds_of
 from weft.nets.mlp import Linear
-from weft.ops.distributions import Distribution, SquashedGaussian, choices
+from weft.ops.distributions import SquashedGaussian
 
 # The logarithm of a normal's spread is kept within these: neither certain for ever, nor at both bounds at once.
 LOG_STD = (-5.0, 2.0)
@@ -105,47 +104,28 @@ class Actor(eqx.Module):
         return self.bounds.stretch(jnp.tanh(x))
 
 
-class SquashedHead(eqx.Module):
-    """Features to a normal distribution squashed onto the bounds, with a spread of its own in every state."""
+class SquashedActor(eqx.Module):
+    """Observations to a normal distribution squashed onto the bounds, with a spread of its own in every state."""
 
+    torso: Torso
     mean: Linear
     log_std: Linear
     bounds: Bounds = eqx.field(static=True)
 
-    def __init__(self, space: gym.Space, features: int, *, key: jax.Array):
-        self.bounds = Bounds.of(space)
-        key_mean, key_spread = jax.random.split(key)
+    def __init__(self, observation_space: gym.Space, action_space: gym.Space, *, key: jax.Array, **settings: Any):
+        self.bounds = Bounds.of(action_space)
+        key_torso, key_mean, key_spread = jax.random.split(key, 3)
+        self.torso = Torso(observation_space, **settings, key=key_torso)
         self.mean, self.log_std = (
-            Linear(features, len(self.bounds.low), scale=POLICY_SCALE, key=key) for key in (key_mean, key_spread)
+            Linear(self.torso.size, len(self.bounds.low), scale=POLICY_SCALE, key=key) for key in (key_mean, key_spread)
         )
 
-    def __call__(self, features: Float[Array, "*batch features"], mask: Any = None) -> SquashedGaussian:
-        del mask
+    def __call__(self, obs: Any) -> SquashedGaussian:
+        features = self.torso(obs)
         shape = (*features.shape[:-1], *self.bounds.shape)
         mean, log_std = self.mean(features).reshape(shape), self.log_std(features).reshape(shape)
         rank = len(self.bounds.shape)
         return SquashedGaussian(mean, jnp.clip(log_std, *LOG_STD), self.bounds.low, self.bounds.high, rank)
-
-
-class Policy(eqx.Module):
-    """Observations to a distribution over actions: choices, of those that a mask leaves, or numbers within bounds."""
-
-    torso: Torso
-    head: Head | SquashedHead
-    masked: bool = eqx.field(static=True)
-
-    def __init__(self, observation_space: gym.Space, action_space: gym.Space, *, key: jax.Array, **settings: Any):
-        self.masked = is_masked(observation_space)
-        if is_masked(observation_space):
-            check_mask(observation_space["action_mask"], action_space)
-        key_torso, key_head = jax.random.split(key)
-        self.torso = Torso(without_mask(observation_space), **settings, key=key_torso)
-        head = SquashedHead if choices(action_space) is None else policy_head
-        self.head = head(action_space, self.torso.size, key=key_head)
-
-    def __call__(self, obs: Any) -> Distribution:
-        seen, mask = (obs["observation"], obs["action_mask"]) if self.masked else (obs, None)
-        return self.head(self.torso(seen), mask)
 
 
 class Critic(eqx.Module):
@@ -179,12 +159,16 @@ class Ensemble(eqx.Module):
     def __call__(self, *given: Any) -> Float[Array, "members *out"]:
         return jax.vmap(lambda member: member(*given))(self.members)
 
+    def first(self, *given: Any) -> Float[Array, "*out"]:
+        """What the first member alone says."""
+        return jax.tree.map(lambda x: x[0], self.members)(*given)
+
 
 class Controller(eqx.Module):
     """All that an actor-critic algorithm with replay trains."""
 
     actor: Any
-    """An `Actor` or a `Policy`."""
+    """Gives actions, or a distribution over them."""
     critics: Ensemble
     log_temperature: Any = None
     """The logarithm of what entropy is worth in units of reward, if a policy is paid for it."""
