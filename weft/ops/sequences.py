@@ -53,13 +53,13 @@ def scale(x: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
 
     With it no reward has to be clipped (Pohlen et al. 2018, Kapturowski et al. 2019).
     """
-    return jnp.sign(x) * (jnp.sqrt(jnp.abs(x) + 1.0) - 1.0) + EPSILON * x
+    return _signed(jnp.sqrt(jnp.abs(x) + 1.0) - 1.0, x) + EPSILON * x
 
 
 def unscale(x: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
     """What `scale` made, as it was."""
     root = jnp.sqrt(1.0 + 4.0 * EPSILON * (jnp.abs(x) + 1.0 + EPSILON))
-    return jnp.sign(x) * (jnp.square((root - 1.0) / (2.0 * EPSILON)) - 1.0)
+    return _signed(jnp.square((root - 1.0) / (2.0 * EPSILON)) - 1.0, x)
 
 
 def priority(error: Float[Array, "T B"], valid: Bool[Array, "T B"], mix: float) -> Float[Array, " B"]:
@@ -67,3 +67,9 @@ def priority(error: Float[Array, "T B"], valid: Bool[Array, "T B"], mix: float) 
     error = jnp.where(valid, jnp.abs(error), 0.0)
     count = jnp.maximum(jnp.sum(valid.astype(error.dtype), axis=0), 1.0)
     return mix * jnp.max(error, axis=0) + (1.0 - mix) * jnp.sum(error, axis=0) / count
+
+
+def _signed(size: Float[Array, "*batch"], like: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+    """`size` with the sign of another number."""
+    # Not a product: added to a second one, compilers may round either first, and programs would differ in a bit.
+    return jnp.where(like < 0.0, -size, size)
