@@ -67,7 +67,7 @@ class Contender:
         late.cancel()
         if not answer:
             self.log.seek(0)
-            raise SystemExit(f"{way.name} failed:\n{self.log.read()[-4000:]}")
+            raise SystemExit(f"{way.name} ended with {self.process.wait()}:\n{self.log.read()[-4000:]}")
         return json.loads(answer)
 
     def __enter__(self) -> "Contender":
