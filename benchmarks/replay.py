@@ -169,7 +169,7 @@ def main() -> None:
 def table(record: dict[str, Found]) -> Iterator[str]:
     yield "<!-- Written by benchmarks/replay.py. -->"
     yield f"weft.replay beside {pinned()}. Medians (least to most)."
-    yield "Processor time is that of all processes which take part: other load on the machine hardly changes it, but"
+    yield "Processor time is that of all processes which take part: other load on the machine changes it less than it"
     yield "changes rates, and most of all those of whoever uses one thread."
     yield from (
         "",
