@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import rlax
 
 from tests.algos.replayed import begin, items_of
@@ -8,6 +9,7 @@ from weft.algos.d4pg import D4PG
 from weft.ops.q_learning import atoms
 
 
+@pytest.mark.filterwarnings("ignore:Rlax:PendingDeprecationWarning")
 def test_the_loss_of_one_step_equals_rlax(key):
     algo, env, learner = begin(D4PG, key, n_step=1, v_min=-2.0, v_max=2.0)
     items = items_of(env, key)
