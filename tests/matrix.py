@@ -5,26 +5,38 @@ trains is decided where it is projected, so the table in `docs/layouts.md` is ma
 trains, and holds what it finds against the same cells.
 """
 
+import atexit
 import inspect
+import math
 import re
+import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
+
 from weft.algorithm import Algorithm
 from weft.algos import ALGOS
+from weft.algos.offline import Offline
 from weft.envs.world import World
 from weft.errors import WeftError
 from weft.layout.catalogue import LAYOUTS, parse
+from weft.replay.dataset import Recorder, Source
 from weft.runtime.driver import Plan
 
-DEVICE, HOST = "gymnax:CartPole-v1", "gym:CartPole-v1"
+DEVICE, HOST = "gymnax", "gym"
 
 NUM_ENVS = 8
 
 # For those of an algorithm's settings that there are. Adam counts its steps; returns of whole episodes need some.
 SMALL = {"num_envs": NUM_ENVS, "horizon": 6, "hidden": (8,), "epochs": 2, "minibatches": 2, "optimiser": "adam"}
+# One iteration of warm-up fills a table with enough to sample from.
+SMALL |= {"batch_size": 16, "updates": 2, "capacity": 800, "warm_up_steps": 1, "memory_size": 4}
+SMALL |= {"burn_in": 2, "sequence": 4, "period": 2}
 LONGER = {"reinforce": {"horizon": 24}}
 
 FORMS = {
@@ -48,6 +60,9 @@ FORMS = {
     "a3c:workers=1": 1,
     "a3c:workers=2": 2,
     "a3c:workers=2,take=2": 1,
+    "apex:actors=1": 1,
+    "apex:actors=2": 1,
+    "apex:actors=4,replays=2": 1,
 }
 """Layouts by their names, each with how often a learner learns while every environment has one rollout."""
 
@@ -62,9 +77,13 @@ class Row:
     algo: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     wrappers: tuple[str, ...] = ()
+    task: str = "CartPole-v1"
 
 
-ROWS = {name: Row(name) for name in ALGOS} | {
+NUMBERS = ("ddpg", "td3", "d4pg", "sac")
+"""Algorithms whose actions are numbers."""
+
+ROWS = {name: Row(name, task="Pendulum-v1" if name in NUMBERS else "CartPole-v1") for name in ALGOS} | {
     "memory=gru": Row("ppo", {"memory": "gru", "memory_size": 4}),
     "normalise_obs": Row("a2c", wrappers=("normalise_obs",)),
 }
@@ -73,20 +92,26 @@ ROWS = {name: Row(name) for name in ALGOS} | {
 
 @dataclass(frozen=True)
 class Cell:
-    """A row under a form of a layout, on an environment."""
+    """A row under a form of a layout, on environments of the device or of the host."""
 
     row: str
     form: str
-    env: str = DEVICE
+    kind: str = DEVICE
 
     def __str__(self) -> str:
-        return f"{self.row}-{self.form}-{self.env.partition(':')[0]}"
+        return f"{self.row}-{self.form}-{self.kind}"
+
+    @property
+    def env(self) -> str:
+        return f"{self.kind}:{ROWS[self.row].task}"
 
     @property
     def algo(self) -> Algorithm:
         row = ROWS[self.row]
         kind = ALGOS[row.algo]
         given = SMALL | LONGER.get(row.algo, {}) | dict(row.settings)
+        if issubclass(kind, Offline):
+            given["dataset"] = dataset()
         return kind(**{each.name: given[each.name] for each in fields(kind) if each.name in given})
 
     @property
@@ -99,9 +124,33 @@ class Cell:
 
     @property
     def learns(self) -> int:
-        """Optimiser steps in one iteration of the whole loop."""
+        """Optimiser steps in one iteration of the whole loop, after its warm-up."""
         algo = self.algo
-        return FORMS[self.form] * getattr(algo, "epochs", 1) * getattr(algo, "minibatches", 1)
+        times = (getattr(algo, name, 1) for name in ("epochs", "minibatches", "updates"))
+        return FORMS[self.form] * math.prod(times)
+
+
+@cache
+def dataset() -> str:
+    """A few random episodes."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    random, steps = np.random.default_rng(0), 64
+    obs = random.normal(size=(steps + 1, 4)).astype(np.float32)
+    ended = np.arange(1, steps + 1) % 16 == 0
+    source = Source("gymnax:CartPole-v1", gym.spaces.Box(-np.inf, np.inf, (4,)), gym.spaces.Discrete(2))
+    with Recorder(f"{folder}/played", source) as record:
+        record(
+            {
+                "obs": obs[:-1],
+                "action": random.integers(0, 2, steps, np.int32),
+                "reward": np.ones(steps, np.float32),
+                "terminated": ended,
+                "truncated": np.zeros(steps, bool),
+                "final_obs": obs[1:],
+            }
+        )
+    return f"{folder}/played"
 
 
 @cache

@@ -30,7 +30,9 @@ from weft.ops.rollout import Transition
 class DQN(OffPolicy):
     """Q-learning from replay, for discrete actions."""
 
-    target_period: int = 100
+    n_step: int = 3
+    lr: float = 5e-4
+    target_period: int = 500
     double: bool = True
     """Whether the network chooses what the target network values."""
     dueling: bool = False

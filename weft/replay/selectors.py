@@ -43,6 +43,8 @@ class Selector(ABC):
 
     capacity = 0
     """Slots of the table that it belongs to."""
+    by_slot = False
+    """Whether to insert a slot that is there already is as good as to remove it first."""
 
     @abstractmethod
     def insert(self, slots: Slots, priorities: np.ndarray) -> None:
@@ -87,6 +89,8 @@ class Selector(ABC):
 class Uniform(Selector):
     """Every slot is as likely as any other."""
 
+    by_slot = True
+
     def reserve(self, capacity: int) -> None:
         super().reserve(capacity)
         self.slots = np.zeros(capacity, np.int64)
@@ -95,6 +99,8 @@ class Uniform(Selector):
 
     def insert(self, slots: Slots, priorities: np.ndarray) -> None:
         new = slots[self.place[slots] < 0]
+        if not len(new):
+            return
         end = self.size + len(new)
         self.slots[self.size : end] = new
         self.place[new] = np.arange(self.size, end)

@@ -107,6 +107,8 @@ class SumTree:
 class Prioritised(Selector):
     """A slot is as likely as its priority raised to `exponent`; if all priorities are zero, all are alike."""
 
+    by_slot = True
+
     def __init__(self, exponent: float = 0.6) -> None:
         if not 0 <= exponent < np.inf:
             raise WeftError(f"the exponent of priorities is {exponent}: expected a finite number that is not negative")

@@ -240,7 +240,9 @@ class Table:
         excess = self._items.size + n - self.capacity
         if excess > 0:
             slots, _ = self.remover.take(excess, self.rng)
-            self.sampler.remove(slots)
+            # All of these slots are given to new items at once, which for some samplers is a change and no more.
+            if not self.sampler.by_slot:
+                self.sampler.remove(slots)
             self._leave(slots)
             self._gate.counts.removed += excess
         return self._items.free_slots(n)
