@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import weft
 from tests.algos.replayed import CHOICES, NUMBERS, SMALL, batch_of, begin, items_of
 from weft.algos.d4pg import D4PG
 from weft.algos.ddpg import DDPG
@@ -134,12 +133,6 @@ def test_the_policy_has_a_step_size_of_its_own(still, moves, key):
     change = jax.tree.map(jnp.subtract, after.net, learner.net)
     assert largest(getattr(change, still)) == 0 < largest(getattr(change, moves))
     assert (largest(change.log_temperature) > 0) == (still == "actor"), "it goes with the critics"
-
-
-@pytest.mark.parametrize("replay", ["device", "host"])
-def test_a_layout_in_step_changes_nothing(kind, replay):
-    algo = kind(**SMALL, replay=replay, prioritised=kind in (D4PG, TD3))
-    assert weft.check(algo, world_of(kind), layout="actors", iterations=2).identical
 
 
 @pytest.mark.parametrize("layout", ["fused:devices=2", "allreduce:workers=2", "apex:actors=2"])

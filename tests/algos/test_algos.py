@@ -1,4 +1,4 @@
-"""What every algorithm must hold to; a new algorithm is one more entry in `ALGOS`."""
+"""What every on-policy algorithm must hold to; a new one is one more entry in `ALGOS`."""
 
 import dataclasses
 
@@ -8,12 +8,13 @@ import pytest
 
 from tests.algos.experience import SMALL, collect, different, learned
 from weft.algos import ALGOS
+from weft.algos.on_policy import OnPolicy
 from weft.envs import make
 from weft.metrics import Mean
 from weft.runtime import driver
 
 
-@pytest.fixture(params=ALGOS)
+@pytest.fixture(params=[name for name, kind in ALGOS.items() if issubclass(kind, OnPolicy)])
 def kind(request):
     return ALGOS[request.param]
 

@@ -13,6 +13,7 @@ from tests.algos.cue import Cue
 from tests.algos.experience import SMALL, collect, different, learned
 from weft import WeftError, check
 from weft.algos import ALGOS
+from weft.algos.on_policy import OnPolicy
 from weft.algos.ppo import PPO
 from weft.envs import make
 from weft.nets.actor_critic import ActorCritic
@@ -21,7 +22,7 @@ from weft.ops.memory import forget, see
 RECALL = {"memory": "gru", "memory_size": 8, "hidden": (8,)}
 
 
-@pytest.fixture(params=ALGOS)
+@pytest.fixture(params=[name for name, kind in ALGOS.items() if issubclass(kind, OnPolicy)])
 def kind(request):
     return ALGOS[request.param]
 

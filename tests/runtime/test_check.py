@@ -1,22 +1,28 @@
 """Property 1: under a synchronous layout with one replica per role, every algorithm gives the fused run's bits."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import pytest
 
+from tests.matrix import Cell
 from tests.runtime.slope import Slope
 from weft import Layout, Role, check, layouts
 from weft.algorithm import Algorithm
 from weft.algos import ALGOS
+from weft.algos.off_policy import OffPolicy
+from weft.algos.on_policy import OnPolicy
 from weft.algos.ppo import PPO
 from weft.runtime.check import Comparison, Difference, compare_leaf
 
 SMALL = {"num_envs": 4, "horizon": 8, "hidden": (16,)}
 
+THREE = Role("world", ("env",)), Role("actor", ("act",)), Role("learner", ("learn",))
 LAYOUTS = {
     "actors": layouts.actors(),
     "seed": layouts.seed(),
     "allreduce": layouts.allreduce(),
-    "three roles": Layout(Role("world", ("env",)), Role("actor", ("act",)), Role("learner", ("learn",))),
+    "three roles": Layout(*THREE),
     "inside learn": Layout(Role("worker", ("env", "act", "gradient")), Role("server", ("update", "*"))),
     "everyone apart": Layout(*(Role(name, (name,)) for name in ("env", "env.episodes", "act", "gradient", "update"))),
 }
@@ -27,8 +33,24 @@ VARIANTS = {
 }
 
 
+WITH_TABLE = [name for name, kind in ALGOS.items() if issubclass(kind, OffPolicy)]
+WITH_ITS_TABLE = {
+    "a table of its own": (Layout(*THREE, Role("replay", ("replay",))), "host"),
+    "inside learn": (LAYOUTS["inside learn"], "device"),
+}
+
+
+@pytest.mark.parametrize("layout", WITH_ITS_TABLE)
+@pytest.mark.parametrize("algo", WITH_TABLE)
+def test_every_algorithm_with_a_table_is_the_same(algo: str, layout: str) -> None:
+    cell, (placed, replay) = Cell(algo, "fused"), WITH_ITS_TABLE[layout]
+    kept = dataclasses.replace(cell.algo, replay=replay, prioritised=True)  # type: ignore[call-arg]
+    found = check(kept, cell.env, layout=placed, iterations=2)
+    assert found.identical, found.table()
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("algo", ALGOS)
+@pytest.mark.parametrize("algo", [name for name, kind in ALGOS.items() if issubclass(kind, OnPolicy)])
 def test_every_algorithm_is_the_same_under_every_synchronous_layout(algo: str, layout: str) -> None:
     found = check(ALGOS[algo](**SMALL), "gymnax:CartPole-v1", layout=LAYOUTS[layout], iterations=3)
     assert found.identical, found.table()

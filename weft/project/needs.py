@@ -12,6 +12,7 @@ makes it.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from weft.graph.graph import Graph, Node, Value
 
@@ -51,6 +52,8 @@ class Terms:
     """By role: what it starts an iteration with but need not have at the end of it, for a register gives it anew."""
     written: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """By role: the outputs that it must end with, for the register."""
+    settled: dict[Any, tuple["Needs", Wanted]] = field(default_factory=dict, init=False)
+    """Loops that were settled, by what was wanted of them: costs are compared by settling them again and again."""
 
     def relax(self, role: str, value: Value) -> bool:
         return value in self.relaxed.get(role, ())
@@ -145,7 +148,10 @@ def _need_loop(needs: Needs, node: Node, roles: tuple[str, ...], loose: Mapping[
         return _settle_loop(node, body, roles, makes, needs.terms)
 
     groups = {index: loose[node.outputs[index]] for index in wanted if node.outputs[index] in loose}
-    needs.bodies[node], makers = _place(body, roles, wanted, settle, groups)
+    asked = (node, tuple(wanted.items()), tuple(groups.items()))
+    if asked not in needs.terms.settled:
+        needs.terms.settled[asked] = _place(body, roles, wanted, settle, groups)
+    needs.bodies[node], makers = needs.terms.settled[asked]
     for index, who in makers.items():
         needs.makers[node.outputs[index]] = who
         _cross(needs, (node.outputs[index],), [role for role in roles if role not in who], who[0])
