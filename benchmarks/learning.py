@@ -39,15 +39,17 @@ class Row:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     played: bool = False
     """Whether it is judged by what is played at the end: for those who must explore to learn."""
+    offline: bool = False
+    """Whether it learns from a dataset: what PPO played after it had learned."""
 
     @property
     def name(self) -> str:
         return " ".join((self.algo, self.env, self.layout, *self.wrappers, *self.settings))
 
-    @property
-    def options(self) -> list[str]:
-        """What of the row the command line is told."""
+    def options(self, dataset: str) -> list[str]:
+        """What the command line is told of the row."""
         given = ["--layout", self.layout, "--steps", str(self.steps)]
+        given += ["--dataset", dataset] if self.offline else []
         given += ["--set", *self.settings] if self.settings else []
         given += ["--wrap", *self.wrappers] if self.wrappers else []
         return given + (["--eval-every", str(self.steps), "--eval-episodes", "100"] if self.played else [])
@@ -66,6 +68,11 @@ MEMORY_NORMALISED = ("normalise_obs", "normalise_reward=0.98")
 CHAIN = ("horizon=64", "lr=1e-3")
 ANNEALED = ("anneal_steps=990000",)
 HIDDEN = "benchmarks.hidden:HiddenVelocities"
+RAINBOW = ("prioritised=true", "dueling=true", "distributional=true", "v_min=0", "v_max=100")
+APEX = ("horizon=4", "updates=32", "prioritised=true", "epsilon_spread=2")
+FAST = ("lr=1e-3", "actor_lr=1e-3")
+RETURNS = ("num_atoms=101", "v_min=-1200", "v_max=0", "n_step=3", "exploration=0.2")
+RUNNING = ("warm_up_steps=10000", "capacity=300000")
 
 
 def memory_row(memory: str, **options: Any) -> Row:
@@ -87,6 +94,24 @@ def asynchronous_rows(env: str) -> tuple[Row, ...]:
         for (algo, steps), layout in layouts.items()
     )
 
+
+def replayed(algo: str, env: str, steps: int, target: float, *settings: str, **options: Any) -> Row:
+    """Learning from a table, judged without exploration."""
+    return Row(algo, env, steps, target, settings=settings, seeds=(0, 1, 2), played=True, **options)
+
+
+REPLAYED = (
+    replayed("dqn", "gymnax:CartPole-v1", 200_000, 475),
+    replayed("dqn", "gymnax:CartPole-v1", 200_000, 475, *RAINBOW),
+    replayed("dqn", "gymnax:CartPole-v1", 200_000, 475, *APEX, layout="apex:actors=2"),
+    replayed("sac", "gymnax:Pendulum-v1", 20_000, -200, *FAST),
+    replayed("d4pg", "gymnax:Pendulum-v1", 40_000, -200, *FAST, *RETURNS),
+    replayed("sac", "gym:HalfCheetah-v5", 300_000, 4000, *RUNNING),
+    replayed("td3", "gym:HalfCheetah-v5", 300_000, 4000, *RUNNING),
+    replayed("r2d2", "gymnax:MemoryChain-bsuite", 100_000, 0.95, "memory=gru"),
+    replayed("bc", "gymnax:CartPole-v1", 500_000, 475, offline=True),
+    replayed("cql", "gymnax:CartPole-v1", 500_000, 475, offline=True),
+)
 
 ROWS = (
     Row("ppo", "gymnax:CartPole-v1", steps=490_000, target=475),
@@ -127,16 +152,29 @@ ROWS = (
     memory_row("memory=none", fails=True, seeds=(0, 1, 2)),
     Row("ppo", "gymnax:MemoryChain-bsuite", steps=300_000, target=0.95, settings=(*CHAIN, "memory=gru")),
     Row("ppo", "gymnax:MemoryChain-bsuite", steps=300_000, target=0.95, settings=CHAIN, fails=True, seeds=(0, 1, 2)),
+    *REPLAYED,
 )
 
 
-def train_seed(row: Row, seed: int) -> dict[str, Any]:
+def run_weft(*words: str) -> str:
+    """What a command of weft prints."""
+    command = [sys.executable, "-m", "weft", *words]
+    return subprocess.run(command, stdout=subprocess.PIPE, check=True, cwd=Path(__file__).parents[1], text=True).stdout
+
+
+def record(folder: str) -> str:
+    """A dataset: some episodes of a policy that solves CartPole."""
+    run_weft("train", "ppo", "gymnax:CartPole-v1", "--steps", "490000", "--out", f"{folder}/run")
+    run_weft("eval", f"{folder}/run", "--episodes", "40", "--record", f"{folder}/played")
+    return f"{folder}/played"
+
+
+def train_seed(row: Row, seed: int, dataset: str) -> dict[str, Any]:
     """What one seed comes to, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         run = ["--seed", str(seed), "--out", f"{folder}/run", "--json"]
-        command = [sys.executable, "-m", "weft", "train", row.algo, row.env, *row.options, *run]
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, cwd=Path(__file__).parents[1])
-    result = json.loads(done.stdout.splitlines()[-1])
+        printed = run_weft("train", row.algo, row.env, *row.options(dataset), *run)
+    result = json.loads(printed.splitlines()[-1])
     result["return"] = result["evaluation" if row.played else "return_mean"]
     print(row.name, f"seed {seed}:", result["return"], flush=True)
     return result
@@ -144,13 +182,14 @@ def train_seed(row: Row, seed: int) -> dict[str, Any]:
 
 def train_rows(rows: list[Row], jobs: int) -> list[dict[str, Any]]:
     """The rows with the return and time of every seed."""
-    with ThreadPoolExecutor(jobs) as pool:
-        results = [[pool.submit(train_seed, row, seed) for seed in row.seeds] for row in rows]
+    with ThreadPoolExecutor(jobs) as pool, tempfile.TemporaryDirectory() as folder:
+        dataset = record(folder) if any(row.offline for row in rows) else ""
+        results = [[pool.submit(train_seed, row, seed, dataset) for seed in row.seeds] for row in rows]
         found = [[future.result() for future in futures] for futures in results]
-    return [record(row, seeds) for row, seeds in zip(rows, found, strict=True)]
+    return [outcome(row, seeds) for row, seeds in zip(rows, found, strict=True)]
 
 
-def record(row: Row, results: list[dict[str, Any]]) -> dict[str, Any]:
+def outcome(row: Row, results: list[dict[str, Any]]) -> dict[str, Any]:
     returns = [result["return"] for result in results]
     return {
         "name": row.name,
