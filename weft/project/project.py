@@ -54,7 +54,7 @@ def project(
     total = algo.num_envs
     _check_shares(layout, total)
     whole = trace(algo, env_of(total), length, phase)
-    layout = split_roles(build(whole, layout), layout)
+    layout = split_roles(build(whole, layout), layout, whole.fragments)
     graph = build(whole, layout)
     traces = {
         shares: whole if shares == 1 else trace(algo, env_of(total // shares), length, phase)

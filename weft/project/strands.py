@@ -15,25 +15,34 @@ from dataclasses import dataclass, field, replace
 
 from weft.errors import WeftError
 from weft.graph.graph import Graph, Node, Value, walk
+from weft.graph.marks import placed_as
 from weft.layout.layout import Layout, Role
 
 
-def split_roles(graph: Graph, layout: Layout) -> Layout:
-    """The layout, with a role for each independent part of those whose parts may go apart."""
+def split_roles(graph: Graph, layout: Layout, fragments: Set[str]) -> Layout:
+    """The layout, with a role for each independent part of those whose parts may go apart.
+
+    `fragments` are those of the whole loop: in a warm-up only some of a role's parts may be there.
+    """
     free = frozenset(role.name for role in layout.roles if role.free)
-    roles = [part for role in layout.roles for part in (_parts(graph, role, free) if role.apart else (role,))]
-    if len(roles) == len(layout.roles):
+    roles: list[Role] = []
+    for role in layout.roles:
+        names = {name for name in fragments if placed_as(name, layout.placement) == role.name}
+        roles += _parts(graph, role, free, names) if role.apart else (role,)
+    if roles == list(layout.roles):
         return layout
     return Layout(*roles, name=layout.name, registers=layout.registers, max_lag=layout.max_lag)
 
 
-def _parts(graph: Graph, role: Role, free: frozenset[str]) -> Iterator[Role]:
+def _parts(graph: Graph, role: Role, free: frozenset[str], all_names: Set[str]) -> Iterator[Role]:
     """The parts of a role; if it takes, those that exchange something with a free role are free too."""
     beside = [group for group in _components(graph, {role.name} | free) if any(node.role in free for node in group)]
     groups = _components(graph, {role.name})
+    if not groups:
+        yield role
     for group in groups:
         names = tuple(dict.fromkeys(node.name for node in group))
-        part = replace(role, name=f"{role.name}.{_short(names)}", runs=names) if len(groups) > 1 else role
+        part = role if all_names <= set(names) else replace(role, name=f"{role.name}.{_short(names)}", runs=names)
         if role.take is not None and any(group[0] in others for others in beside):
             if len(groups) == 1:
                 raise WeftError(
