@@ -65,7 +65,7 @@ WIDE = (
 ENVS = (DEVICE, HOST)
 TRAINED = [
     *(Cell(FIRST, form, env) for form in WIDE for env in ENVS),
-    *(Cell(FIRST, form, ENVS[place % 2]) for place, form in enumerate(FORMS) if form not in WIDE),
+    *(Cell(FIRST, form, ENVS[place % 2]) for place, form in enumerate(FORMS) if form not in (*WIDE, *APEX)),
     *(
         Cell(row, form, ENVS[(number + place) % 2])
         for number, row in enumerate(ALGOS)
