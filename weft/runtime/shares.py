@@ -41,13 +41,18 @@ def gather(projection: Projection, ends: Outputs) -> Any:
     for leaf in range(projection.whole.state_tree.num_leaves):
         role, parts = _parts(projection, ends, leaf)
         axis = projection.axes[role.name][leaf]
-        leaves.append(jnp.asarray(parts[0]) if axis is None or len(parts) == 1 else _joined(parts, axis))
+        leaves.append(_here(parts[0]) if axis is None or len(parts) == 1 else _joined(parts, axis))
     return jax.tree.unflatten(projection.whole.state_tree, leaves)
 
 
 def _joined(parts: list[Any], axis: int) -> Any:
     """One array from parts that may be on different devices."""
-    return jnp.concatenate([jax.device_put(part, jax.devices()[0]) for part in parts], axis=axis)
+    return jnp.concatenate([_here(part) for part in parts], axis=axis)
+
+
+def _here(part: Any) -> Any:
+    """The same on the first device, where a state is whole."""
+    return jax.device_put(part, jax.devices()[0])
 
 
 def _parts(projection: Projection, outputs: Outputs, index: int) -> tuple[Role, list[Any]]:
