@@ -55,7 +55,10 @@ class Algorithm(ABC):
 
     def warm_up(self, env: Env, state: Any) -> tuple[Any, dict[str, Mean]]:
         """One iteration of the warm-up: as many environment steps as `step` takes, and the same state."""
-        raise NotImplementedError
+        raise WeftError(
+            f"{type(self).__name__} has {self.warm_up_iterations} iterations of warm-up and does not say what one is: "
+            "define its method `warm_up`"
+        )
 
     @property
     def steps_per_iteration(self) -> int | None:

@@ -36,7 +36,7 @@ class ActorCritics(OffPolicy):
     lr: float = 3e-4
     actor_lr: float = 3e-4
     """Step size of the policy; `lr` is that of everything else."""
-    max_grad_norm: float = float("inf")
+    max_grad_norm: float = 1e9
     target_mix: float = 0.005
     critics: int = 1
     """How many there are: targets are by the one that expects least."""

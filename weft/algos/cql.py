@@ -19,7 +19,8 @@ from weft.nets.q import QNet
 from weft.ops.conservative import conservative
 from weft.ops.losses import average
 from weft.ops.n_step import at_step, n_step
-from weft.ops.q_learning import chosen, greedy, huber
+from weft.ops.q_learning import chosen, huber
+from weft.ops.q_learning import greedy as best_of
 from weft.ops.rollout import Transition
 
 
@@ -61,7 +62,7 @@ class CQL(Offline):
         def play(memory: Any, obs: Any, start: jax.Array, key: jax.Array) -> tuple[Any, Any]:
             q = net(obs)[..., 0]
             # The policy that the loss is about: choices are as likely as the exponential of what they are worth.
-            return memory, _best(q if greedy else q + jax.random.gumbel(key, q.shape), net.allowed(obs))
+            return memory, best_of(q if greedy else q + jax.random.gumbel(key, q.shape), net.allowed(obs))
 
         return (), play
 
@@ -69,9 +70,5 @@ class CQL(Offline):
         ends = {"terminated": items.terminated, "truncated": items.truncated, "valid": items.valid}
         ahead = n_step(items.reward, **ends, gamma=self.gamma)
         led_to = at_step(items.final_obs, ahead.last)
-        best = greedy((net if self.double else target)(led_to)[..., 0], net.allowed(led_to))
+        best = best_of((net if self.double else target)(led_to)[..., 0], net.allowed(led_to))
         return ahead.reward + ahead.discount * chosen(target(led_to), best)[..., 0]
-
-
-def _best(q: jax.Array, allowed: jax.Array | None) -> jax.Array:
-    return greedy(q, allowed)

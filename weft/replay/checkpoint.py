@@ -84,9 +84,6 @@ def put_back(state: dict[str, Any], given: Mapping[str, Table] | None = None) ->
         if table.store is not stores[number]:
             raise WeftError(f"table {name!r} shared its store with another when it was saved: give tables that do")
         table.restore(saved)
-        if not table.size:
-            # It has no starts to keep; whether it will is known only when its store is first written to.
-            table._starts = None
         table.limiter = Limiter(*saved["limiter"])
         tables[name] = table
     return tables

@@ -8,7 +8,7 @@
 ...     gate.wait_to_sample(2, timeout=0.0)
 Traceback (most recent call last):
 ...
-weft.errors.WeftError: table 'a': sample of 2 waited 0.0 s: 0 items are in it and the limiter asks for 3
+weft.replay.gate.NotYet: table 'a': sample of 2 waited 0.0 s: 0 items are in it and the limiter asks for 3
 """
 
 import threading
@@ -41,6 +41,18 @@ class Counts:
 
     def raise_priority(self, priorities: np.ndarray) -> None:
         self.max_priority = float(priorities.max(initial=self.max_priority))
+
+
+class NotYet(WeftError):
+    """The limiter did not allow a call for as long as it could wait."""
+
+    call = why = ""
+
+    @classmethod
+    def after(cls, seconds: float | str | None, call: str, why: str) -> "NotYet":
+        error = cls(f"{call} waited {seconds} s: {why}")
+        error.call, error.why = call, why
+        return error
 
 
 class Gate:
@@ -90,7 +102,7 @@ class Gate:
 
     def _wait(self, condition: threading.Condition, no: Says, never: Says, timeout: float | None, what: str) -> None:
         if not condition.wait_for(lambda: self.closed or never() or not no(), timeout):
-            raise WeftError(f"table {self.name!r}: {what} waited {timeout} s: {no()}")
+            raise NotYet.after(timeout, f"table {self.name!r}: {what}", no())
         if self.closed:
             raise WeftError(f"table {self.name!r} is closed: {what} is not possible any more")
         if reason := never():

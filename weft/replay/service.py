@@ -17,7 +17,8 @@ from typing import Any
 
 from weft.errors import WeftError, unknown
 from weft.replay import wire
-from weft.replay.calls import CALLS, NOW, Call, Reply, Request, bytes_of_sample
+from weft.replay.calls import CALLS, Call, Reply, Request, bytes_of_sample
+from weft.replay.gate import NotYet
 from weft.replay.journal import Journal
 from weft.replay.table import Table
 
@@ -26,8 +27,6 @@ ANSWERS = 64
 CLIENTS = 1024
 LOOK = 0.25
 """Seconds after which a call that waits looks by itself whether it may go on, or its client has gone."""
-REFUSED = f" waited {NOW} s: "
-"""How a table says that its limiter does not allow a call that may not wait."""
 
 
 class Blocked(Exception):
@@ -205,12 +204,12 @@ class Service:
                 reply = self._carry_out(call, table, request)
                 changes.one_more()
                 return reply
-            except WeftError as error:
-                if not call.waits or REFUSED not in str(error):
+            except NotYet as error:
+                if not call.waits:
                     raise
                 left = LOOK if deadline is None else deadline - time.monotonic()
                 if left <= 0:
-                    raise WeftError(str(error).replace(REFUSED, f" waited {request.timeout:g} s: ")) from None
+                    raise NotYet.after(f"{request.timeout:g}", error.call, error.why) from None
                 if not wait:
                     raise Blocked from None
             changes.wait_past(count, min(left, LOOK))
@@ -223,9 +222,10 @@ class Service:
             journal = self.journal
             try:
                 reply = call.run(table, request)
-            except Exception as error:
-                if REFUSED not in str(error):
-                    self._write(journal, request)  # some calls have an effect before they fail, and will again
+            except NotYet:
+                raise
+            except Exception:
+                self._write(journal, request)  # some calls have an effect before they fail, and will again
                 raise
             end = self._write(journal, request)
             if call.remembered:

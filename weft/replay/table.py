@@ -280,7 +280,8 @@ class Table:
         self._items.leave(slots)
 
     def _note_starts(self, slots: np.ndarray, starts: np.ndarray) -> None:
-        if not self.store.placed:
+        # Without items it is not known yet whether the store will have rings.
+        if len(slots) and not self.store.placed:
             self._starts = self._starts or Starts(self.store.places)
             self._starts.add(slots, starts % self.store.places)
 

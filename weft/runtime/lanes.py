@@ -96,7 +96,7 @@ class Lanes:
     work: int
     """Iterations that the lanes do in all: whoever is ready does the next."""
     max_lag: int | None = None
-    newest: "Newest" = field(default_factory=lambda: Newest())
+    newest: Newest = field(default_factory=Newest)
     """What was published last."""
     lags: Counter[int] = field(default_factory=Counter)
     """How often work of each lag was taken."""
