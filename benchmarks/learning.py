@@ -68,8 +68,10 @@ MEMORY_NORMALISED = ("normalise_obs", "normalise_reward=0.98")
 CHAIN = ("horizon=64", "lr=1e-3")
 ANNEALED = ("anneal_steps=990000",)
 HIDDEN = "benchmarks.hidden:HiddenVelocities"
-RAINBOW = ("prioritised=true", "dueling=true", "distributional=true", "v_min=0", "v_max=100")
-APEX = ("horizon=4", "updates=32", "prioritised=true", "epsilon_spread=2")
+SHORT = ("n_step=3", "batch_size=64")
+RAINBOW = ("prioritised=true", "dueling=true", "distributional=true", "v_min=0", "v_max=100", *SHORT)
+APEX = ("horizon=4", "updates=32", "prioritised=true", "epsilon_spread=2", *SHORT)
+CHOICES = ("updates=4", "batch_size=128", "hidden=128,128", "lr=1e-3", "actor_lr=1e-3")
 FAST = ("lr=1e-3", "actor_lr=1e-3")
 RETURNS = ("num_atoms=101", "v_min=-1200", "v_max=0", "n_step=3", "exploration=0.2")
 RUNNING = ("warm_up_steps=10000", "capacity=300000")
@@ -105,10 +107,12 @@ REPLAYED = (
     replayed("dqn", "gymnax:CartPole-v1", 200_000, 475, *RAINBOW),
     replayed("dqn", "gymnax:CartPole-v1", 200_000, 475, *APEX, layout="apex:actors=2"),
     replayed("sac", "gymnax:Pendulum-v1", 20_000, -200, *FAST),
-    replayed("d4pg", "gymnax:Pendulum-v1", 40_000, -200, *FAST, *RETURNS),
+    replayed("ddpg", "gymnax:Pendulum-v1", 30_000, -200, *FAST),
+    replayed("d4pg", "gymnax:Pendulum-v1", 30_000, -200, *FAST, *RETURNS),
+    replayed("discrete_sac", "gymnax:CartPole-v1", 100_000, 475, *CHOICES),
     replayed("sac", "gym:HalfCheetah-v5", 300_000, 4000, *RUNNING),
     replayed("td3", "gym:HalfCheetah-v5", 300_000, 4000, *RUNNING),
-    replayed("r2d2", "gymnax:MemoryChain-bsuite", 100_000, 0.95, "memory=gru"),
+    replayed("r2d2", "gymnax:MemoryChain-bsuite", 100_000, 0.95, "memory=gru", "epsilon=0.01"),
     replayed("bc", "gymnax:CartPole-v1", 500_000, 475, offline=True),
     replayed("cql", "gymnax:CartPole-v1", 500_000, 475, offline=True),
 )

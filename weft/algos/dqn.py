@@ -30,8 +30,9 @@ from weft.ops.rollout import Transition
 class DQN(OffPolicy):
     """Q-learning from replay, for discrete actions."""
 
-    n_step: int = 3
-    lr: float = 5e-4
+    n_step: int = 5
+    lr: float = 2.5e-4
+    batch_size: int = 128
     target_period: int = 500
     double: bool = True
     """Whether the network chooses what the target network values."""

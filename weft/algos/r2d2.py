@@ -43,7 +43,7 @@ class R2D2(DQN):
     horizon: int = 8
     updates: int = 4
     batch_size: int = 32
-    n_step: int = 5
+    lr: float = 5e-4
     prioritised: bool = True
     priority_exponent: float = 0.9
     importance_exponent: float = 0.6
