@@ -7,20 +7,23 @@ from hypothesis import given, settings
 
 from weft.errors import WeftError
 from weft.replay import Prioritised, importance_weights
-from weft.replay.sumtree import FAN, SumTree
+from weft.replay.sumtree import FAN, MANY, TOP, SumTree
+
+
+TOPS = st.sampled_from([1, 16, TOP])
 
 
 def rebuilt(tree, capacity):
-    other = SumTree(capacity)
+    other = SumTree(capacity, len(tree.levels[-1]))
     other.set(np.arange(capacity), tree.weights[:capacity])
     return other
 
 
 @settings(max_examples=50)
-@given(st.sampled_from([1, 16, 500, 513, 9000, 140_000]), st.integers(0, 2**32))
-def test_sums_depend_on_the_leaves_alone(capacity, seed):
+@given(st.sampled_from([1, 16, 500, 513, 9000, 140_000]), TOPS, st.integers(0, 2**32))
+def test_sums_depend_on_the_leaves_alone(capacity, top, seed):
     rng = np.random.default_rng(seed)
-    tree = SumTree(capacity)
+    tree = SumTree(capacity, top)
     for _ in range(10):
         n = int(rng.integers(0, min(capacity, 200) + 1))
         first = int(rng.integers(0, capacity - n + 1))
@@ -31,28 +34,28 @@ def test_sums_depend_on_the_leaves_alone(capacity, seed):
 
 
 @settings(max_examples=30)
-@given(st.sampled_from([1, 17, 513, 5000, 140_000]), st.integers(0, 2**32))
-def test_a_draw_comes_out_where_the_cumulative_sum_has_it(capacity, seed):
+@given(st.sampled_from([1, 17, 513, 5000, 140_000]), TOPS, st.sampled_from([1, 100, MANY]), st.integers(0, 2**32))
+def test_a_draw_comes_out_where_the_cumulative_sum_has_it(capacity, top, n, seed):
     rng = np.random.default_rng(seed)
     weights = rng.integers(0, 4, capacity).astype(float)
     weights[rng.integers(capacity)] = 1
-    tree = SumTree(capacity)
+    tree = SumTree(capacity, top)
     tree.set(np.arange(capacity), weights)
-    slots, probabilities = tree.choose(100, np.random.default_rng(seed))
-    draws = np.random.default_rng(seed).random(128)[:100] * weights.sum()
+    slots, probabilities = tree.choose(n, np.random.default_rng(seed))
+    draws = np.random.default_rng(seed).random(n) * weights.sum()
     assert slots.tolist() == weights.cumsum().searchsorted(draws, side="right").tolist()
     np.testing.assert_array_equal(probabilities, weights[slots] / weights.sum())
 
 
-@given(st.integers(0, 2**32))
-def test_a_slot_without_weight_is_never_chosen(seed):
+@given(TOPS, st.integers(0, 2**32))
+def test_a_slot_without_weight_is_never_chosen(top, seed):
     """Weights of many sizes, so that sums round: most draws come out at a few slots, and none at an empty one."""
     rng = np.random.default_rng(seed)
-    tree = SumTree(2000)
+    tree = SumTree(2000, top)
     weights = np.where(rng.random(2000) < 0.5, 10.0 ** rng.uniform(-300, 10, 2000), 0)
     weights[7] = 1
     tree.set(np.arange(2000), weights)
-    for draws in (tree.choose(500, rng)[0], tree._descend(np.full(64, weights.sum()), tree.levels[-1].cumsum())):
+    for draws in (tree.choose(500, rng)[0], tree._descend(np.full(64, weights.sum()))):
         assert ((draws >= 0) & (draws < len(tree.weights))).all()
     assert (weights[tree.choose(500, rng)[0]] > 0).all()
 

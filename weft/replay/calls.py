@@ -92,13 +92,14 @@ def append(table: Table, request: Request) -> Reply:
     arrays, store = request.arrays, table.store
     length = _needed(arrays, "length")
     checked, n = store.check(_steps(table, arrays))
+    rows = None if arrays.get("rows") is None else store.check_rows(arrays["rows"], n)
     last = arrays.get("last")
     if last is not None and (last.shape != length.shape or len(last) and not (0 <= last.min() <= last.max() < n)):
         raise WeftError(f"items end with steps of this append, numbered from 0 to {n - 1}, and each has a length")
     with store.lock:
         allow_insert(table, len(length))
         _refuse_others(table, arrays)
-        positions = store.append_checked(checked, n, arrays.get("rows"))
+        positions = store.append_checked(checked, n, rows)
         starts = _needed(arrays, "start") if last is None else positions[last] - (length - 1) * store.rows
         keys = table.insert_items(starts, length, arrays.get("priority"), NOW) if len(length) else NOBODY
     return Reply({}, {"position": positions, "key": keys})
@@ -216,7 +217,7 @@ def _steps(table: Table, arrays: Arrays) -> Any:
 def _mass(table: Table) -> float:
     sampler = table.sampler
     if isinstance(sampler, Prioritised):
-        return float(sampler.tree.levels[-1].cumsum()[-1])
+        return sampler.tree.total
     if isinstance(sampler, Uniform):
         return float(table.size)
     kind = type(sampler).__name__

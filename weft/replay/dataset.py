@@ -6,7 +6,8 @@ A dataset is a folder of Parquet files. Each holds whole episodes, in order, one
                                                  named by the path to it (`obs/camera`), arrays are flattened
     final_obs                                    where the last step of an episode led; empty in all others, for which
                                                  it is the next row's observation
-    episode                                      the number of its episode
+    episode                                      the number of its episode: of a training, with n environments, the
+                                                 k-th of environment r, both counted from 0, has the number k * n + r
 
 What it was played on (the environment's name, its spaces) is in every file's metadata, as JSON under `weft`. A file has
 its name only when it is complete: whatever happens to the program that records, what is there can be read.
@@ -23,6 +24,7 @@ its name only when it is complete: whatever happens to the program that records,
 (3, 1, (8, 2))
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -37,7 +39,8 @@ import numpy as np
 from weft.envs.spaces import dtype, map_space
 from weft.envs.written import read_space, write_space
 from weft.errors import WeftError
-from weft.replay.nested import Column, Structure
+from weft.replay.columns import arrow, from_arrow, to_arrow
+from weft.replay.nested import Structure
 from weft.replay.table import Table
 
 Steps = dict[str, Any]
@@ -107,28 +110,54 @@ class Dataset:
         return table
 
 
-class Recorder:
-    """Writes steps of one environment, in order, to a new dataset; a file has its name once it is complete."""
+def check_new(path: str | Path) -> None:
+    """Refuse what nothing can be recorded to: a folder that is in use, or any at all without the package for it."""
+    arrow()
+    folder = Path(path)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise WeftError(f"{folder} already exists: give a folder that is empty or does not exist yet")
 
-    def __init__(self, path: str | Path, source: Source, *, group: int = ROWS_PER_GROUP, file: int = ROWS_PER_FILE):
-        _arrow()
-        self.path, self.source = Path(path), source
+
+class Recorder:
+    """Writes steps of one environment, in order, to a new dataset; a file has its name once it is complete.
+
+    Several may write to one folder at once if each is given a `name`, which its files then begin with.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        source: Source,
+        *,
+        name: str | None = None,
+        group: int = ROWS_PER_GROUP,
+        file: int = ROWS_PER_FILE,
+    ):
+        if name is None:
+            check_new(path)
+        self.path, self.source, self.name = Path(path), source, name or "steps"
         self._structure = Structure(source.step)
         self._group, self._file = group, file
         self._waiting: list[list[np.ndarray]] = []
         self._writer: Any = None
-        self._numbers = {"file": 0, "rows": 0, "episode": 0}
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise WeftError(f"{self.path} already exists: give a folder that is empty or does not exist yet")
+        self._numbers = {"file": 0, "rows": 0, "episode": 0, "waiting": 0}
 
-    def __call__(self, steps: Steps) -> None:
-        """Record more steps, leaves [N, ...]; what belongs to no whole episode yet waits."""
+    def __call__(self, steps: Steps, episode: np.ndarray | None = None) -> None:
+        """Record more steps, leaves [N, ...]; what belongs to no whole episode yet waits.
+
+        Episodes are numbered as they come, unless the number of each step's is given.
+        """
         leaves = [np.asarray(leaf) for leaf in self._structure.flatten(steps)]
         for leaf, column in zip(leaves, self._structure.columns, strict=True):
             if leaf.shape[1:] != column.shape:
                 raise WeftError(f"{column.name} is {list(leaf.shape[1:])} in each step, and should be {column.shape}")
-        self._waiting.append(leaves)
-        if sum(len(waiting[0]) for waiting in self._waiting) >= self._group and self._ended(leaves).any():
+        ended = self._ended(leaves)
+        if episode is None:
+            episode = self._numbers["episode"] + np.cumsum(ended) - ended
+        self._waiting.append([*leaves, episode.astype(np.int64)])
+        self._numbers["episode"] += int(ended.sum())
+        self._numbers["waiting"] += len(ended)
+        if self._numbers["waiting"] >= self._group and ended.any():
             self._write_whole()
 
     def close(self) -> None:
@@ -142,9 +171,16 @@ class Recorder:
     def __exit__(self, kind: Any, *error: object) -> None:
         if kind is None:
             self.close()
-        elif self._writer is not None:
-            self._writer.close()
+        else:
+            self.discard()
+
+    def discard(self) -> None:
+        """Give up what is not complete."""
+        if self._writer is not None:
+            with contextlib.suppress(OSError):
+                self._writer.close()
             self._partial.unlink(missing_ok=True)
+            self._writer = None
 
     def _ended(self, leaves: Sequence[np.ndarray]) -> np.ndarray:
         terminated, truncated = (leaves[self._structure.names.index(name)] for name in ("terminated", "truncated"))
@@ -157,29 +193,29 @@ class Recorder:
         if len(ends):
             whole = int(ends[-1]) + 1
             self._waiting = [[leaf[whole:] for leaf in rows]]
-            self._write([leaf[:whole] for leaf in rows])
+            self._numbers["waiting"] = len(rows[0]) - whole
+            *leaves, episode = (leaf[:whole] for leaf in rows)
+            self._write(leaves, episode)
 
-    def _write(self, leaves: list[np.ndarray]) -> None:
+    def _write(self, leaves: list[np.ndarray], episode: np.ndarray) -> None:
         """Add whole episodes to the file, as a row group."""
-        pa, pq = _arrow()
+        pa, pq = arrow()
         ended = self._ended(leaves)
-        episode = self._numbers["episode"] + np.cumsum(ended) - ended
         named = list(zip(self._structure.columns, leaves, strict=True))
-        arrays = {c.name: _to_arrow(c, leaf, ~ended if _is_final(c.name) else None) for c, leaf in named}
-        table = pa.table({**arrays, "episode": pa.array(episode.astype(np.int64))})
+        arrays = {c.name: to_arrow(c, leaf, ~ended if _is_final(c.name) else None) for c, leaf in named}
+        table = pa.table({**arrays, "episode": pa.array(episode)})
         table = table.replace_schema_metadata({METADATA: self.source.write().encode()})
         if self._writer is None:
             self.path.mkdir(parents=True, exist_ok=True)
             self._writer = pq.ParquetWriter(self._partial, table.schema, compression="zstd")
         self._writer.write_table(table)
-        self._numbers["episode"] += int(ended.sum())
         self._numbers["rows"] += len(ended)
         if self._numbers["rows"] >= self._file:
             self._complete()
 
     @property
     def _partial(self) -> Path:
-        return self.path / f".steps-{self._numbers['file']:05d}.{os.getpid()}.tmp"
+        return self.path / f".{self.name}-{self._numbers['file']:05d}.{os.getpid()}.tmp"
 
     def _complete(self) -> None:
         if self._writer is None:
@@ -187,7 +223,7 @@ class Recorder:
         self._writer.close()
         with open(self._partial, "rb") as file:
             os.fsync(file.fileno())
-        os.replace(self._partial, self.path / f"steps-{self._numbers['file']:05d}.parquet")
+        os.replace(self._partial, self.path / f"{self.name}-{self._numbers['file']:05d}.parquet")
         self._writer = None
         self._numbers |= {"file": self._numbers["file"] + 1, "rows": 0}
 
@@ -198,7 +234,7 @@ def look(path: str | Path) -> tuple[Source, int]:
         from weft.replay import minari
 
         return minari.look(str(path).removeprefix(MINARI))
-    _, pq = _arrow()
+    _, pq = arrow()
     found = [pq.ParquetFile(file).metadata for file in _files(path)]
     return _source(found[0].metadata, path), sum(each.num_rows for each in found)
 
@@ -209,13 +245,13 @@ def read(path: str | Path) -> Dataset:
         from weft.replay import minari
 
         return minari.read(str(path).removeprefix(MINARI))
-    pa, pq = _arrow()
+    pa, pq = arrow()
     table = pa.concat_tables([pq.read_table(file) for file in _files(path)])
     source = _source(table.schema.metadata, path)
     structure = Structure(source.step)
     if missing := [name for name in structure.names if name not in table.column_names]:
         raise WeftError(f"the dataset {path} lacks the columns {', '.join(missing)}")
-    leaves = [_from_arrow(column, table.column(column.name)) for column in structure.columns]
+    leaves = [from_arrow(column, table.column(column.name)) for column in structure.columns]
     steps = structure.unflatten(leaves)
     last = np.flatnonzero(steps["terminated"] | steps["truncated"])
     return Dataset(source, steps | {"final_obs": _final(steps["obs"], steps["final_obs"], last)})
@@ -241,27 +277,12 @@ def _is_final(name: str) -> bool:
     return name.split("/")[0] == "final_obs"
 
 
-def _to_arrow(column: Column, leaf: np.ndarray, empty: np.ndarray | None) -> Any:
-    pa, _ = _arrow()
-    leaf = np.ascontiguousarray(leaf.astype(column.dtype, copy=False))
-    if not column.shape:
-        return pa.array(leaf, mask=empty)
-    values, mask = pa.array(leaf.reshape(-1)), None if empty is None else pa.array(empty)
-    return pa.FixedSizeListArray.from_arrays(values, leaf[0].size, mask=mask)
-
-
-def _from_arrow(column: Column, found: Any) -> np.ndarray:
-    """The rows of a column that are not empty."""
-    array = found.combine_chunks()
-    array = array.flatten() if column.shape else array.drop_null()
-    values = array.to_numpy(zero_copy_only=False).astype(column.dtype, copy=False)
-    return values.reshape(-1, *column.shape)
-
-
 def _files(path: str | Path) -> list[Path]:
     found = sorted(Path(path).glob("*.parquet"))
     if not found:
-        raise WeftError(f"no dataset in {path}: it holds no .parquet file; `weft eval RUN --record DIR` makes one")
+        raise WeftError(
+            f"no dataset in {path}: it holds no .parquet file; `weft train` and `weft eval` make one, with --record DIR"
+        )
     return found
 
 
@@ -269,12 +290,3 @@ def _source(metadata: Mapping[bytes, bytes] | None, path: str | Path) -> Source:
     if METADATA not in (metadata or {}):
         raise WeftError(f"the files in {path} were not recorded by weft: their metadata has no `weft`")
     return Source.read((metadata or {})[METADATA])
-
-
-def _arrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ModuleNotFoundError:
-        raise WeftError("datasets need another package: pip install 'weft[offline]'") from None
-    return pyarrow, pyarrow.parquet

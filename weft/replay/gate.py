@@ -14,6 +14,7 @@ weft.replay.gate.NotYet: table 'a': sample of 2 waited 0.0 s: 0 items are in it 
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -93,12 +94,14 @@ class Gate:
         self._inserters.notify_all()
 
     def wait_to_insert(self, n: int, timeout: float | None) -> None:
-        self._wait(
-            self._inserters, lambda: self._no_insert(n), lambda: self._never_insert(n), timeout, f"insert of {n}"
-        )
+        if self.closed or self._never_insert(n) or self._no_insert(n):
+            says = partial(self._no_insert, n), partial(self._never_insert, n)
+            self._wait(self._inserters, *says, timeout, f"insert of {n}")
 
     def wait_to_sample(self, n: int, timeout: float | None) -> None:
-        self._wait(self._samplers, lambda: self._no_sample(n), lambda: self._never_sample(n), timeout, f"sample of {n}")
+        if self.closed or self._never_sample(n) or self._no_sample(n):
+            says = partial(self._no_sample, n), partial(self._never_sample, n)
+            self._wait(self._samplers, *says, timeout, f"sample of {n}")
 
     def _wait(self, condition: threading.Condition, no: Says, never: Says, timeout: float | None, what: str) -> None:
         if not condition.wait_for(lambda: self.closed or never() or not no(), timeout):

@@ -61,15 +61,16 @@ class Sample(NamedTuple):
 class ItemArrays:
     """All items of a table; a slot without one has an even key."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, longest: int = 1) -> None:
+        """Of items of at most `longest` steps."""
         self.capacity = capacity
         self.key = np.arange(capacity, dtype=np.uint64)
         self.start = np.zeros(capacity, np.int64)
-        self.length = np.zeros(capacity, np.int32)
+        self.length = np.zeros(capacity, np.min_scalar_type(longest))
         self.priority = np.zeros(capacity)
         self.times_sampled = np.zeros(capacity, np.int32)
         # The next free slot is the last here.
-        self.free = np.arange(capacity - 1, -1, -1, dtype=np.int64)
+        self.free = np.arange(capacity - 1, -1, -1, dtype=np.int32)
         self.size = 0
         self.draws = 0
         """How often the items that are here were sampled, in all."""
@@ -77,7 +78,7 @@ class ItemArrays:
     def free_slots(self, n: int) -> np.ndarray:
         """The slots that n new items will have."""
         left = self.capacity - self.size
-        return self.free[left - n : left][::-1].copy()
+        return self.free[left - n : left][::-1].astype(np.int64)
 
     def enter(self, slots: np.ndarray, *, start: Any, length: Any, priority: Any) -> np.ndarray:
         """Put items into the slots that `free_slots` gave; their keys."""
@@ -92,11 +93,12 @@ class ItemArrays:
 
     def leave(self, slots: np.ndarray) -> None:
         """The items of these slots, each once, have gone."""
-        self.key[span(slots)] += HANDS
+        index = span(slots)
+        self.key[index] += HANDS
         left = self.capacity - self.size
         self.free[left : left + len(slots)] = slots[::-1]
         self.size -= len(slots)
-        self.draws -= int(self.times_sampled.take(slots).sum())
+        self.draws -= int(self.times_sampled[index].sum())
 
     def count_draws(self, slots: np.ndarray) -> None:
         """These slots, some perhaps more than once, are sampled."""
@@ -116,7 +118,8 @@ class ItemArrays:
 
     def at(self, slots: np.ndarray) -> Items:
         arrays = (self.key, self.start, self.length, self.priority, self.times_sampled)
-        return Items(*(array.take(slots, mode="clip") for array in arrays))
+        key, start, length, priority, times_sampled = (array.take(slots, mode="clip") for array in arrays)
+        return Items(key, start, length.astype(np.int32), priority, times_sampled)
 
     def state(self) -> dict[str, Any]:
         """What must be saved: arrays, and values that JSON can hold."""

@@ -126,7 +126,11 @@ def _flatten(branch: _Branch | None, tree: Any, leaves: list[Any]) -> None:
     if branch is None:
         leaves.append(tree)
         return
-    for part, value in zip(branch.parts, branch.get(tree), strict=True):
+    parts, values = branch.parts, branch.get(tree)
+    if parts.count(None) == len(parts) == len(values):
+        leaves += values
+        return
+    for part, value in zip(parts, values, strict=True):
         if part is None:
             leaves.append(value)
         else:

@@ -29,11 +29,14 @@ from typing import Any
 import numpy as np
 
 from weft.errors import WeftError
+from weft.replay.store import span
 
 Slots = np.ndarray
 Chosen = tuple[np.ndarray, np.ndarray]
 """Slots, int64[n], and the probability with which each was chosen, float64[n]."""
 
+NARROW = np.int32
+"""Of slots and places that are kept: half the memory."""
 SCAN = 4096
 """How many that have gone are looked over, or kept, at once."""
 
@@ -93,17 +96,17 @@ class Uniform(Selector):
 
     def reserve(self, capacity: int) -> None:
         super().reserve(capacity)
-        self.slots = np.zeros(capacity, np.int64)
-        self.place = np.full(capacity, -1, np.int64)
+        self.slots = np.zeros(capacity, NARROW)
+        self.place = np.full(capacity, -1, NARROW)
         self.size = 0
 
     def insert(self, slots: Slots, priorities: np.ndarray) -> None:
-        new = slots[self.place[slots] < 0]
+        new = _new(slots, self.place)
         if not len(new):
             return
         end = self.size + len(new)
         self.slots[self.size : end] = new
-        self.place[new] = np.arange(self.size, end)
+        self.place[span(new)] = np.arange(self.size, end)
         self.size = end
 
     def remove(self, slots: Slots) -> None:
@@ -119,11 +122,11 @@ class Uniform(Selector):
         self.size = left
 
     def choose(self, n: int, rng: np.random.Generator) -> Chosen:
-        return self.slots.take(rng.integers(0, self.size, n)), np.full(n, 1 / self.size)
+        return self.slots.take(rng.integers(0, self.size, n)).astype(np.int64), np.full(n, 1 / self.size)
 
     def take(self, n: int, rng: np.random.Generator) -> Chosen:
         probabilities = 1 / np.arange(self.size, self.size - n, -1)
-        slots = self.slots[rng.choice(self.size, n, replace=False)]
+        slots = self.slots[rng.choice(self.size, n, replace=False)].astype(np.int64)
         self.remove(slots)
         return slots, probabilities
 
@@ -136,17 +139,17 @@ class _Ordered(Selector):
 
     def reserve(self, capacity: int) -> None:
         super().reserve(capacity)
-        self.order = np.zeros(2 * capacity, np.int64)
-        self.place = np.full(capacity, -1, np.int64)
+        self.order = np.zeros(2 * capacity, NARROW)
+        self.place = np.full(capacity, -1, NARROW)
         self.head = self.tail = self.size = 0
 
     def insert(self, slots: Slots, priorities: np.ndarray) -> None:
-        new = slots[self.place[slots] < 0]
+        new = _new(slots, self.place)
         if self.tail + len(new) > len(self.order):
             self._close_gaps()
         end = self.tail + len(new)
         self.order[self.tail : end] = new
-        self.place[new] = np.arange(self.tail, end)
+        self.place[span(new)] = np.arange(self.tail, end)
         self.tail = end
         self.size += len(new)
 
@@ -159,32 +162,39 @@ class _Ordered(Selector):
             self._close_gaps()
 
     def choose(self, n: int, rng: np.random.Generator) -> Chosen:
-        return np.full(n, self._first(1)[0]), np.ones(n)
+        return np.full(n, self._first(1)[0][0]), np.ones(n)
 
     def take(self, n: int, rng: np.random.Generator) -> Chosen:
-        slots = self._first(n)
-        self.remove(slots)
+        slots, width = self._first(n)
+        self.place[span(slots)] = -1
+        self.size -= n
+        self._pass_over(width)
         return slots, np.ones(n)
 
-    def _first(self, n: int) -> Slots:
-        """The n that are next."""
+    def _first(self, n: int) -> tuple[Slots, int]:
+        """The n that are next, and how many entries these are with those that have gone."""
         width = n
         while True:
             part = self.order[self.head : self.tail][:: self.step][:width]
-            found = part[part >= 0]
+            if len(part) == n and part.min(initial=0) >= 0:
+                return part.astype(np.int64), n
+            found = np.flatnonzero(part >= 0)
             if len(found) >= n or width >= self.tail - self.head:
-                return found[:n]
+                return part[found[:n]].astype(np.int64), int(found[n - 1]) + 1 if n else 0
             width *= 4
+
+    def _pass_over(self, count: int) -> None:
+        if self.step > 0:
+            self.head += count
+        else:
+            self.tail -= count
 
     def _trim(self) -> None:
         """Move the end that is chosen from past those that have gone."""
         while self.head < self.tail:
             gone = self.order[self.head : self.tail][:: self.step][:SCAN] < 0
             count = len(gone) if gone.all() else int(gone.argmin())
-            if self.step > 0:
-                self.head += count
-            else:
-                self.tail -= count
+            self._pass_over(count)
             if count < SCAN:
                 break
 
@@ -264,6 +274,12 @@ class MaxHeap(_Heap):
     """The slot with the highest priority; of several, the oldest."""
 
     sign = -1
+
+
+def _new(slots: Slots, place: np.ndarray) -> Slots:
+    """Those of the slots that have no place yet."""
+    places = place.take(slots)
+    return slots if places.max(initial=-1) < 0 else slots[places < 0]
 
 
 def joined(chosen: list[Chosen]) -> Chosen:

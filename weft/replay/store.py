@@ -58,14 +58,15 @@ class Store:
 
     def append(self, steps: Any, rows: Any = None) -> np.ndarray:
         """Write steps, leaves [n, ...], each to its row, in order; all to row 0 if none are given. Their positions."""
-        return self.append_checked(*self.check(steps), rows)
+        arrays, n = self.check(steps)
+        return self.append_checked(arrays, n, None if rows is None else self.check_rows(rows, n))
 
-    def append_checked(self, arrays: list[np.ndarray], n: int, rows: Any = None) -> np.ndarray:
-        """As `append`, of what `check` gave."""
+    def append_checked(self, arrays: list[np.ndarray], n: int, rows: np.ndarray | None = None) -> np.ndarray:
+        """As `append`, of what `check` and `check_rows` gave."""
         with self.lock:
             if self.placed:
                 raise WeftError("this store is filled by its table's insert, and cannot be appended to as well")
-            positions = self._positions(None if rows is None else self._check_rows(rows, n), n)
+            positions = self._positions(rows, n)
             places = positions % self.places
             if positions.size and positions.max() >= self.places:
                 for reader in self.readers:
@@ -111,6 +112,15 @@ class Store:
             _refuse_unfit(array, column, n)
         return arrays, n
 
+    def check_rows(self, rows: Any, n: int) -> np.ndarray:
+        """The rows of n steps, int64[n]; refused unless the store has them."""
+        rows = np.asarray(rows)
+        if rows.shape != (n,) or rows.dtype.kind not in "iu":
+            raise WeftError(f"rows are {rows.dtype}{list(rows.shape)}: expected an integer for each of the {n} steps")
+        if n and not (rows.min() >= 0 and rows.max() < self.rows):
+            raise WeftError(f"rows are from {rows.min()} to {rows.max()}: the store has {self.rows} rows, from 0")
+        return rows.astype(np.int64, copy=False)
+
     def state(self) -> dict[str, Any]:
         """What must be saved: arrays, and values that JSON can hold. Columns are by their names, not copied."""
         with self.lock:
@@ -125,14 +135,6 @@ class Store:
                 self.column(name)[: len(array)] = array
             self.counts[:] = state["counts"]
             self.placed = bool(state["placed"])
-
-    def _check_rows(self, rows: Any, n: int) -> np.ndarray:
-        rows = np.asarray(rows)
-        if rows.shape != (n,) or rows.dtype.kind not in "iu":
-            raise WeftError(f"rows are {rows.dtype}{list(rows.shape)}: expected an integer for each of the {n} steps")
-        if n and not (rows.min() >= 0 and rows.max() < self.rows):
-            raise WeftError(f"rows are from {rows.min()} to {rows.max()}: the store has {self.rows} rows, from 0")
-        return rows.astype(np.int64, copy=False)
 
     def _positions(self, rows: np.ndarray | None, n: int) -> np.ndarray:
         """The next position in the row of each step; counted."""
@@ -155,8 +157,11 @@ class Store:
 def span(places: np.ndarray) -> Index:
     """Places that follow each other as a slice, which is several times as quick to index with."""
     n = len(places)
-    if n and places[-1] - places[0] == n - 1 and (n <= 2 or bool((places[1:] - places[:-1] == 1).all())):
-        return slice(int(places[0]), int(places[0]) + n)
+    if n:
+        first, last = int(places[0]), int(places[-1])
+        # To compare the bytes is the quickest way for few.
+        if last - first == n - 1 and (n == 1 or places.tobytes() == np.arange(first, last + 1).tobytes()):
+            return slice(first, last + 1)
     return places
 
 

@@ -2,8 +2,9 @@
 
 Every node of the tree has sixteen children. A batch goes down all at once: for each draw the sums before each child are
 one product with a triangle of ones, and the child is found by counting the sums that the draw is not below. The top is
-one cumulative sum. Inner sums are always computed anew from the children, never changed by a difference, so that no
-rounding builds up, and a sum depends on the leaves alone and not on how they came.
+searched by its cumulative sum, which is kept until something changes. Inner sums are always computed anew from the
+children, never changed by a difference, so that no rounding builds up, and a sum depends on the leaves alone and not on
+how they came.
 
 >>> sampler = Prioritised(exponent=1.0)
 >>> sampler.reserve(4)
@@ -19,13 +20,16 @@ import numpy as np
 
 from weft.errors import WeftError
 from weft.replay.selectors import Chosen, Selector, Slots
+from weft.replay.store import span
 
 FAN = 16
 SHIFT = 4
-TOP = 512
-"""The most nodes that are searched as one: the cumulative sum of these costs less than a level of the tree."""
+TOP = 4096
+"""The most nodes that are searched as one: their cumulative sum costs less than a level of the tree."""
 BLOCK = 64
 """Draws that are multiplied at once: as few, BLAS does not start threads, which cost more than they gain."""
+MANY = 512
+"""Draws from which it pays to put them in order first."""
 
 BEFORE = np.triu(np.ones((FAN, FAN)), 1)
 
@@ -33,68 +37,90 @@ BEFORE = np.triu(np.ones((FAN, FAN)), 1)
 class SumTree:
     """Sums over weights, float64, by slot."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, most: int = TOP) -> None:
+        """With at most so many nodes at the top."""
         depth, top = 0, capacity
-        while top > TOP:
+        while top > most:
             depth, top = depth + 1, -(-top // FAN)
         self.levels = [np.zeros(top * FAN**level) for level in range(depth, -1, -1)]
+        self._ends: np.ndarray | None = None
+        """The sums of the top up to each of its nodes, if they are known."""
 
     @property
     def weights(self) -> np.ndarray:
         return self.levels[0]
 
+    @property
+    def total(self) -> float:
+        return float(self._top()[-1])
+
     def set(self, slots: Slots, weights: np.ndarray | float) -> None:
         """Give slots new weights."""
         if not len(slots):
             return
-        self.weights[slots] = weights
-        low, high = int(slots.min()), int(slots.max())
-        for children, sums in zip(self.levels, self.levels[1:], strict=False):
-            low, high, slots = low >> SHIFT, high >> SHIFT, slots >> SHIFT
-            nodes = children.reshape(-1, FAN)
-            if high - low < 2 * len(slots):
+        self._ends = None
+        index = span(slots)
+        self.weights[index] = weights
+        in_a_row = isinstance(index, slice)
+        low, high = (index.start, index.stop - 1) if in_a_row else (int(slots.min()), int(slots.max()))
+        for level, (children, sums) in enumerate(zip(self.levels, self.levels[1:], strict=False), 1):
+            low, high, nodes = low >> SHIFT, high >> SHIFT, children.reshape(-1, FAN)
+            if in_a_row or high - low < 2 * len(slots):
                 np.einsum("ij->i", nodes[low : high + 1], out=sums[low : high + 1])
             else:
-                sums[slots] = np.einsum("ij->i", nodes.take(slots, axis=0, mode="clip"))
+                changed = slots >> SHIFT * level
+                sums[changed] = np.einsum("ij->i", nodes.take(changed, axis=0, mode="clip"))
 
     def choose(self, n: int, rng: np.random.Generator) -> Chosen | None:
         """n slots in proportion to their weights; None if all weights are zero."""
-        with np.errstate(over="ignore"):
-            ends = self.levels[-1].cumsum()
-        total = float(ends[-1])
+        total = self.total
         if not 0 < total < np.inf:
             return self._without_proportions(total)
-        draws = rng.random(-(-n // BLOCK) * BLOCK) * total
-        # In order, draws that come out near each other read the same memory, and the search of the top can guess.
-        order = draws.argsort()
-        slots = np.empty(len(draws), np.int64)
-        slots[order] = self._descend(draws[order], ends)
-        slots = slots[:n]
+        slots = self._descend(rng.random(n) * total)
         weights = self.weights.take(slots, mode="clip")
         while not weights.all():
             # A draw within a rounding error of a node's end can come out at a leaf without weight.
-            again = np.flatnonzero(weights == 0)[:BLOCK]
-            slots[again] = self._descend(rng.random(BLOCK) * total, ends)[: len(again)]
+            again = np.flatnonzero(weights == 0)
+            slots[again] = self._descend(rng.random(len(again)) * total)
             weights = self.weights.take(slots)
         weights /= total
         return slots, weights
 
-    def _descend(self, draws: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """The leaf at which each draw, from 0 to the sum of all, comes out; draws are whole blocks."""
+    def _top(self) -> np.ndarray:
+        if self._ends is None:
+            with np.errstate(over="ignore"):
+                self._ends = self.levels[-1].cumsum()
+        return self._ends
+
+    def _descend(self, draws: np.ndarray) -> np.ndarray:
+        """The leaf at which each draw, from 0 to the sum of all, comes out."""
+        n = len(draws)
+        if n > BLOCK:
+            draws = np.concatenate([draws, np.zeros(-n % BLOCK)])
+        if n < MANY:
+            return self._leaves(draws)[:n]
+        # In order, draws that come out near each other read the same memory, and the search of the top can guess.
+        order = draws.argsort()
+        slots = np.empty(len(draws), np.int64)
+        slots[order] = self._leaves(draws[order])
+        return slots[:n]
+
+    def _leaves(self, draws: np.ndarray) -> np.ndarray:
+        """As `_descend`, for less than a block or whole ones."""
+        ends = self._top()
         nodes = ends.searchsorted(draws, side="right")
         np.minimum(nodes, len(ends) - 1, out=nodes)
-        draws -= (ends - self.levels[-1]).take(nodes)
-        np.maximum(draws, 0, out=draws)
+        before = ends.take(nodes) - self.levels[-1].take(nodes)
         firsts = np.arange(-1, len(draws) * FAN - 1, FAN)
         for children in self.levels[-2::-1]:
-            blocks = children.reshape(-1, FAN).take(nodes, axis=0, mode="clip").reshape(-1, BLOCK, FAN)
-            before = (blocks @ BEFORE).reshape(-1, FAN)
-            halves = np.bitwise_count((before <= draws[:, None]).view(np.uint64))
-            count = halves[:, 0] + halves[:, 1]
-            draws -= before.ravel().take(firsts + count, mode="clip")
-            nodes *= FAN
-            nodes += count
-            nodes -= 1
+            draws = np.maximum(draws - before, 0)
+            blocks = children.reshape(-1, FAN).take(nodes, axis=0, mode="clip")
+            sums = (blocks.reshape(-1, min(len(draws), BLOCK), FAN) @ BEFORE).reshape(-1, FAN)
+            halves = np.bitwise_count((sums <= draws[:, None]).view(np.uint64))
+            passed = halves[:, 0] + halves[:, 1]
+            nodes = nodes * FAN + passed - 1
+            if children is not self.weights:
+                before = sums.ravel().take(firsts + passed)
         return nodes
 
     def _without_proportions(self, total: float) -> None:
@@ -120,8 +146,9 @@ class Prioritised(Selector):
         self.there = np.zeros(capacity, bool)
 
     def insert(self, slots: Slots, priorities: np.ndarray) -> None:
-        self.there[slots] = True
-        self.tree.set(slots, priorities**self.exponent)
+        self.there[span(slots)] = True
+        alike = priorities.strides == (0,)
+        self.tree.set(slots, (priorities[:1] if alike else priorities) ** self.exponent)
 
     def remove(self, slots: Slots) -> None:
         self.there[slots] = False
@@ -135,11 +162,11 @@ class Prioritised(Selector):
         return chosen
 
     def state(self) -> dict[str, Any]:
-        return {"weights": self.tree.weights.copy(), "there": self.there.copy()}
+        return {"weights": self.tree.weights[: self.capacity].copy(), "there": self.there.copy()}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.there = state["there"].copy()
-        self.tree.set(np.arange(len(state["weights"])), state["weights"])
+        self.tree.set(np.arange(self.capacity), state["weights"])
 
 
 def importance_weights(probability: np.ndarray, size: int, exponent: float) -> np.ndarray:
@@ -149,4 +176,5 @@ def importance_weights(probability: np.ndarray, size: int, exponent: float) -> n
     [0.5, 1.0]
     """
     weights = (size * np.asarray(probability, np.float64)) ** -exponent
-    return weights / weights.max()
+    weights /= weights.max()
+    return weights

@@ -65,7 +65,7 @@ class Table:
         self.remover.reserve(capacity)
         self.max_times_sampled = max_times_sampled
         self.rng = np.random.default_rng(seed)
-        self._items, self._starts = ItemArrays(capacity), None
+        self._items, self._starts = ItemArrays(capacity, length), None
         self._parts = {"items": self._items, "sampler": self.sampler, "remover": self.remover}
         self._lock = self.store.lock
         self._gate = Gate(name, self._lock, self._items, limiter or MinimumSize(1), max_times_sampled)
@@ -118,7 +118,9 @@ class Table:
     def insert_items(self, start: Any, length: Any, priority: Any = None, timeout: float | None = None) -> np.ndarray:
         """Make items of runs of steps of the store: the positions of their first steps, and their lengths. The keys."""
         start = np.asarray(start, np.int64).reshape(-1)
-        length = np.broadcast_to(np.asarray(length, np.int64), start.shape)
+        length = np.asarray(length, np.int64)
+        if length.shape != start.shape:
+            length = np.broadcast_to(length, start.shape)
         priorities = None if priority is None else check_priorities(priority, len(start))
         if len(start) and not (length.min() >= 1 and length.max() <= self.length):
             raise WeftError(
@@ -225,7 +227,7 @@ class Table:
 
     def _enter(self, slots: np.ndarray, starts: np.ndarray, length: Any, priorities: np.ndarray | None) -> np.ndarray:
         if priorities is None:
-            priorities = np.full(len(slots), self.max_priority)
+            priorities = np.broadcast_to(np.float64(self.max_priority), len(slots))
         else:
             self._gate.counts.raise_priority(priorities)
         keys = self._items.enter(slots, start=starts, length=length, priority=priorities)

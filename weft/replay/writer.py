@@ -19,6 +19,7 @@ not made.
 """
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ from weft.replay.store import Store
 from weft.replay.table import Table, check_priorities
 
 ENDS = ("terminated", "truncated")
+FORM = attrgetter("shape", "dtype")
 
 
 class Writer:
@@ -66,24 +68,34 @@ class Writer:
         """Steps of the current episode of each row."""
         self._recent = np.zeros((length - 1, self.rows))
         """The priorities of the last steps of each row, the newest last."""
-        shape = (min(chunk, self.store.steps_per_row - length + 1), self.rows)
-        self._kept = [np.zeros((*shape, *column.shape), column.dtype) for column in self.store.structure.columns]
-        self._kept_ended, self._kept_priority = np.zeros(shape, bool), np.zeros(shape)
-        self._waiting, self._prioritised = 0, False
+        columns = self.store.structure.columns
+        self._form = tuple(((self.rows, *column.shape), column.dtype) for column in columns)
+        """What every leaf of a step of all rows should be."""
+        self._record = np.dtype([(f"{i}", dtype, shape) for i, (shape, dtype) in enumerate(self._form)])
+        self._most = min(chunk, self.store.steps_per_row - length + 1)
+        self._kept = _Kept()
 
     def append(
         self, step: Any, rows: Any = None, ended: Any = None, priority: Any = None, timeout: float | None = None
     ) -> None:
         """One step of every row, leaves [B, ...], or of the given rows, each once; `ended` and `priority` are [B]."""
-        arrays, n = self.store.check(step)
-        chosen = self._check_rows(rows, n)
-        ended = self._ended(ended if ended is None else np.asarray(ended)[None], arrays, (1, n))
-        priority = _priority(priority if priority is None else np.asarray(priority)[None], (1, n))
-        if self.chunk > 1 and rows is None:
-            self._keep(arrays, ended, priority, timeout)
-        else:
+        if rows is not None:
             self.flush(timeout)
-            self._write(arrays, chosen, ended, priority, timeout)
+            arrays, n = self.store.check(step)
+            chosen = self._check_rows(rows, n)
+            ended, priority = _one(ended), _priority(_one(priority), (1, n))
+            self._write(arrays, chosen, self._ended(ended, arrays, (1, n)), priority, timeout)
+            return
+        packed = self._packed(step)
+        if ended is not None:
+            ended = _of_shape("ended", _one(ended), (1, self.rows))
+        if priority is not None:
+            priority = _priority(_one(priority), (1, self.rows))
+        if self._kept.steps and not self._kept.alike(ended, priority):
+            self.flush(timeout)
+        self._kept.add(packed, ended, priority)
+        if len(self._kept.steps) >= self._most:
+            self.flush(timeout)
 
     def append_many(
         self, steps: Any, rows: Any = None, ended: Any = None, priority: Any = None, timeout: float | None = None
@@ -107,26 +119,26 @@ class Writer:
 
     def flush(self, timeout: float | None = None) -> None:
         """Write the steps that are kept."""
-        count, self._waiting = self._waiting, 0
-        if count:
-            arrays = [column[:count].reshape(-1, *column.shape[2:]) for column in self._kept]
-            priority = self._kept_priority[:count] if self._prioritised else None
-            self._write(arrays, self._all_rows, self._kept_ended[:count], priority, timeout)
+        kept, self._kept = self._kept, _Kept()
+        if not kept.steps:
+            return
+        columns = self.store.structure.columns
+        steps = np.frombuffer(b"".join(kept.steps), self._record)
+        arrays = [steps[f"{i}"].reshape(-1, *column.shape) for i, column in enumerate(columns)]
+        ended = self._ended(_joined(kept.ended), arrays, (len(steps), self.rows))
+        self._write(arrays, self._all_rows, ended, _joined(kept.priority), timeout)
 
-    def _keep(
-        self, arrays: list[np.ndarray], ended: np.ndarray, priority: np.ndarray | None, timeout: float | None
-    ) -> None:
-        if self._prioritised != (priority is not None):
-            self.flush(timeout)
-            self._prioritised = priority is not None
-        for column, array in zip(self._kept, arrays, strict=True):
-            column[self._waiting] = array
-        self._kept_ended[self._waiting] = ended
-        if priority is not None:
-            self._kept_priority[self._waiting] = priority
-        self._waiting += 1
-        if self._waiting == len(self._kept_ended):
-            self.flush(timeout)
+    def _packed(self, step: Any) -> bytes:
+        """The bytes of a step of all rows, one leaf after the other."""
+        leaves = self.store.structure.flatten(step)
+        try:
+            if tuple(map(FORM, leaves)) == self._form:
+                return b"".join(leaves)
+        except (AttributeError, TypeError, ValueError, BufferError):
+            pass  # no arrays, or not in one piece
+        arrays, n = self.store.check(step)
+        self._check_rows(None, n)
+        return b"".join(np.asarray(a, dtype).tobytes() for a, (_, dtype) in zip(arrays, self._form, strict=True))
 
     def _write(
         self,
@@ -233,6 +245,26 @@ class Writer:
             )
 
 
+class _Kept:
+    """Steps that are not written yet; whether they end an episode and what their priorities are, if that is said."""
+
+    def __init__(self) -> None:
+        self.steps: list[bytes] = []
+        self.ended: list[np.ndarray] = []
+        self.priority: list[np.ndarray] = []
+
+    def alike(self, ended: np.ndarray | None, priority: np.ndarray | None) -> bool:
+        """Whether as much is said of the next step."""
+        return (ended is not None) == bool(self.ended) and (priority is not None) == bool(self.priority)
+
+    def add(self, step: bytes, ended: np.ndarray | None, priority: np.ndarray | None) -> None:
+        self.steps.append(step)
+        if ended is not None:
+            self.ended.append(ended)
+        if priority is not None:
+            self.priority.append(priority)
+
+
 class _Made(NamedTuple):
     """Items by their last steps: arrays [n]."""
 
@@ -242,6 +274,15 @@ class _Made(NamedTuple):
     """Which of the rows that are written to."""
     start: np.ndarray
     length: np.ndarray
+
+
+def _one(given: Any) -> np.ndarray | None:
+    """What is said of one step, as of several."""
+    return None if given is None else np.asarray(given)[None]
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray | None:
+    return np.concatenate(parts) if parts else None
 
 
 def _priority(given: Any, shape: tuple[int, int]) -> np.ndarray | None:
