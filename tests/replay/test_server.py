@@ -53,7 +53,7 @@ def test_nothing_is_done_for_somebody_without_the_token():
             assert "token" in wire.receive(stranger, wire.Limits()).head["error"]
             assert wire.receive(stranger, wire.Limits()) is None
         with socket.create_connection((host, int(port)), timeout=10) as stranger:
-            stranger.sendall(wire.PREFIX.pack(wire.MAGIC, 1, 0, 1 << 20, 1 << 30))
+            stranger.sendall(wire.PREFIX.pack(wire.MAGIC, wire.VERSION, 0, 1 << 20, 1 << 30))
             assert "at most" in wire.receive(stranger, wire.Limits()).head["error"]
         assert client.table("a").size == 3
 

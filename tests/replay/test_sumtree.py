@@ -9,7 +9,6 @@ from weft.errors import WeftError
 from weft.replay import Prioritised, importance_weights
 from weft.replay.sumtree import FAN, MANY, TOP, SumTree
 
-
 TOPS = st.sampled_from([1, 16, TOP])
 
 

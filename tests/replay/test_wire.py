@@ -79,14 +79,15 @@ def test_a_frame_that_was_changed_is_read_or_refused_and_nothing_else(arrays, da
 
 
 def described(*lines):
-    return json.dumps({"arrays": list(lines)}).encode()
+    return b"{}\n" + json.dumps(list(lines)).encode()
 
 
 @pytest.mark.parametrize(
     ("header", "payload", "why"),
     [
-        (b"[1]", 0, "not an object"),
-        (b"{}", 0, "list of arrays"),
+        (b"[1]\n[]", 0, "not an object"),
+        (b"{}\n{}", 0, "list of arrays"),
+        (b"{}", 0, "not JSON"),
         (b"\xff{", 0, "not JSON"),
         (b"[" * 100_000, 0, "not JSON"),
         (described(["x", "<f4", [2], "raw", 4, None]), 64, "of 8 bytes came as 4"),
@@ -112,10 +113,10 @@ def test_a_header_that_cannot_be_is_refused(header, payload, why):
 
 def test_a_prefix_says_how_long_a_frame_is_before_any_of_it_is_taken():
     for prefix, why in [
-        (wire.PREFIX.pack(b"HTTP", 1, 0, 2, 0), "not a frame"),
+        (wire.PREFIX.pack(b"HTTP", wire.VERSION, 0, 2, 0), "not a frame"),
         (wire.PREFIX.pack(wire.MAGIC, 9, 0, 2, 0), "version 9"),
-        (wire.PREFIX.pack(wire.MAGIC, 1, 0, 1 << 31, 0), "at most"),
-        (wire.PREFIX.pack(wire.MAGIC, 1, 0, 2, 1 << 50), "at most"),
+        (wire.PREFIX.pack(wire.MAGIC, wire.VERSION, 0, 1 << 31, 0), "at most"),
+        (wire.PREFIX.pack(wire.MAGIC, wire.VERSION, 0, 2, 1 << 50), "at most"),
     ]:
         with pytest.raises(wire.WireError, match=why):
             wire.read_prefix(prefix, wire.Limits())

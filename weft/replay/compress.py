@@ -101,25 +101,24 @@ def measure(flat: np.ndarray, turn: int = 0) -> Measured:
     for _ in range(2):  # somebody else may have had the processor once
         began = time.perf_counter()
         packed = _pack(piece)
-        unpack(np.frombuffer(packed, np.uint8), len(piece))
+        unpack(np.frombuffer(packed, np.uint8), np.empty(len(piece), np.uint8))
         seconds = min(seconds, time.perf_counter() - began)
     return Measured(len(packed) / len(piece), seconds / len(piece))
 
 
-def unpack(packed: np.ndarray, size: int) -> np.ndarray:
-    """Exactly `size` bytes; a ValueError where that is not what they are."""
+def unpack(packed: np.ndarray, flat: np.ndarray) -> None:
+    """Fill `flat`; a ValueError where it is not exactly that which was packed."""
     if block is None:
         raise ValueError("lz4 is not installed")
-    count = -(-size // PART)
+    count = -(-len(flat) // PART)
     sizes = packed[: 4 * count].view("<u4").tolist() if len(packed) >= 4 * count else []
     if 4 * count + sum(sizes) != len(packed):
         raise ValueError("not packed bytes")
-    flat, start = np.empty(size, np.uint8), 4 * count
+    start = 4 * count
     for number, length in enumerate(sizes):
         part = flat[number * PART : (number + 1) * PART]
         part[:] = _unpack_part(packed[start : start + length], len(part))
         start += length
-    return flat
 
 
 def _unpack_part(packed: np.ndarray, size: int) -> np.ndarray:

@@ -1,7 +1,8 @@
 """Frames on a socket: a JSON header and the raw bytes of arrays, and nothing that could be run.
 
-A frame is a prefix of 20 bytes (magic, version, two lengths), a header and a payload. The header is a JSON object; its
-`arrays` describes each array by name, dtype, shape, how it is packed and how many bytes of the payload it takes:
+A frame is a prefix of 20 bytes (magic, version, two lengths), a header and a payload. The header is a JSON object and,
+on a line of its own, a JSON list that describes each array by name, dtype, shape, how it is packed and how many bytes
+of the payload it takes:
 
 - `raw`: as it lies in memory;
 - `lz4`: compressed, where that pays (see `compress`);
@@ -18,7 +19,6 @@ no more use.
 """
 
 import json
-import math
 import socket
 import struct
 from collections.abc import Callable, Mapping
@@ -29,22 +29,17 @@ import numpy as np
 
 from weft.errors import WeftError
 from weft.replay import compress
+from weft.replay.described import ALIGNMENT, DTYPES, Part, WireError, described, parsed, written
 
 MAGIC = b"WEFT"
-VERSION = 1
+VERSION = 2
 PREFIX = struct.Struct("<4sHHIQ")
-ALIGNMENT = 64
 KINDS = "biufc"
-DTYPES = frozenset(np.dtype(kind).newbyteorder("<").str for kind in "?bBhHiIqQefdFD")
 # The kernel takes at most this many pieces at once.
 PIECES = 512
 
 Arrays = Mapping[str, np.ndarray]
 Buffer = bytes | memoryview
-
-
-class WireError(WeftError):
-    """What came over a connection is not a frame; nothing more can be read from it."""
 
 
 @dataclass(frozen=True)
@@ -76,44 +71,27 @@ class Placed(NamedTuple):
     offset: int
 
 
-class Part(NamedTuple):
-    """One line of a header's `arrays`, checked."""
-
-    name: str
-    dtype: np.dtype
-    shape: tuple[int, ...]
-    packing: str
-    bytes: int
-    """Of the payload; of the array itself where it is shared."""
-    place: tuple[int, int] | None
-
-    @property
-    def size(self) -> int:
-        """Bytes of the array, unpacked."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-
 def encode(
     head: Mapping[str, Any], arrays: Mapping[str, np.ndarray | Placed], packer: compress.Packer | None = None
 ) -> list[Buffer]:
     """The pieces of a frame, to be sent one after the other; arrays are not copied where they lie in one piece."""
-    described: list[list[Any]] = []
+    lines: list[tuple[Any, ...]] = []
     payload: list[Buffer] = []
     total = 0
     for name, given in arrays.items():
         array = _plain(name, given.array if isinstance(given, Placed) else given)
-        line = [name, array.dtype.str, array.shape]
+        line = (name, array.dtype.str, array.shape)
         if isinstance(given, Placed):
-            described.append([*line, "shared", array.nbytes, [given.segment, given.offset]])
+            lines.append((*line, "shared", array.nbytes, (given.segment, given.offset)))
             continue
         flat = array.reshape(-1).view(np.uint8)
         packed = packer.pack(name, flat) if packer else None
         packing, buffer = ("raw", flat.data) if packed is None else ("lz4", packed)
         size = len(buffer)
-        described.append([*line, packing, size, None])
+        lines.append((*line, packing, size, None))
         payload += [buffer, bytes(-size % ALIGNMENT)]
         total += size + -size % ALIGNMENT
-    text = json.dumps({**head, "arrays": described}, separators=(",", ":")).encode()
+    text = json.dumps(head, separators=(",", ":")).encode() + b"\n" + written(tuple(lines))
     prefix = PREFIX.pack(MAGIC, VERSION, 0, len(text), total)
     return [prefix + text, *(piece for piece in payload if len(piece))]
 
@@ -131,33 +109,36 @@ def read_prefix(prefix: Buffer, limits: Limits) -> tuple[int, int]:
     return header, payload
 
 
-def read_header(text: bytes, payload: int, limits: Limits) -> tuple[dict[str, Any], list[Part]]:
-    """What a header says, with every line about an array checked: also that together they are the payload."""
-    try:
-        head = json.loads(text)
-    except (ValueError, RecursionError):
-        raise WireError("a header came that is not JSON") from None
-    if not isinstance(head, dict) or not isinstance(head.get("arrays"), list):
-        raise WireError("a header came that is not an object with a list of arrays")
-    lines = head.pop("arrays")
-    if len(lines) > limits.arrays:
-        raise WireError(f"a frame of {len(lines):,} arrays came, and at most {limits.arrays:,} are taken")
-    parts = [_part(line) for line in lines]
-    if len({part.name for part in parts}) < len(parts):
-        raise WireError("a frame came in which two arrays have the same name")
-    if sum(part.size for part in parts) > limits.frame:
+def read_header(text: bytes, payload: int, limits: Limits) -> tuple[dict[str, Any], tuple[Part, ...]]:
+    """What a header says, with every array's description checked: also that together they are the payload."""
+    first, _, rest = text.partition(b"\n")
+    head = parsed(first)
+    if not isinstance(head, dict):
+        raise WireError("a header came that is not an object")
+    parts, size, expected = described(rest)
+    if len(parts) > limits.arrays:
+        raise WireError(f"a frame of {len(parts):,} arrays came, and at most {limits.arrays:,} are taken")
+    if size > limits.frame:
         raise WireError(f"a frame came whose arrays take more than {limits.frame:,} bytes")
-    if sum(part.bytes + -part.bytes % ALIGNMENT for part in parts if part.packing != "shared") != payload:
+    if expected != payload:
         raise WireError("a frame came whose arrays are not as long as its payload")
     return head, parts
 
 
 Find = Callable[[int, int, int], np.ndarray]
 """The bytes of a segment of shared memory: by its number, from where, how many."""
+Room = Callable[[int], np.ndarray]
+"""Memory for so many bytes."""
 
 
-def unpack(parts: list[Part], payload: np.ndarray, find: Find | None = None) -> dict[str, np.ndarray]:
-    """The arrays of a frame: views of its payload or of shared memory, or unpacked from it."""
+def _new(size: int) -> np.ndarray:
+    return np.empty(size, np.uint8)
+
+
+def unpack(
+    parts: tuple[Part, ...], payload: np.ndarray, find: Find | None = None, room: Room = _new
+) -> dict[str, np.ndarray]:
+    """The arrays of a frame: views of its payload or of shared memory, or unpacked from it into a room."""
     arrays: dict[str, np.ndarray] = {}
     offset = 0
     for part in parts:
@@ -169,7 +150,7 @@ def unpack(parts: list[Part], payload: np.ndarray, find: Find | None = None) -> 
             flat = payload[offset : offset + part.bytes]
             offset += part.bytes + -part.bytes % ALIGNMENT
             if part.packing == "lz4":
-                flat = _unpacked(flat, part)
+                flat = _unpacked(flat, part, room(part.size))
         arrays[part.name] = flat.view(part.dtype).reshape(part.shape)
     return arrays
 
@@ -202,18 +183,14 @@ def advance(views: list[memoryview], sent: int) -> None:
         views[0] = views[0][sent:]
 
 
-def _new(size: int) -> np.ndarray:
-    return np.empty(size, np.uint8)
-
-
 def receive(
     connection: socket.socket,
     limits: Limits,
     find: Find | None = None,
     prefix: bytes | None = None,
-    room: Callable[[int], np.ndarray] = _new,
+    room: Room = _new,
 ) -> Message | None:
-    """The next frame, its payload in a `room`; None where the other side closed the connection after the last one."""
+    """The next frame, what is large in a `room`; None where the other side closed the connection after the last one."""
     if prefix is None:
         prefix = bytes(_exactly(connection, _new(PREFIX.size), start=True))
     if not prefix:
@@ -221,7 +198,7 @@ def receive(
     header, size = read_prefix(prefix, limits)
     text = bytes(_exactly(connection, _new(header)))
     head, parts = read_header(text, size, limits)
-    return Message(head, unpack(parts, _exactly(connection, room(size)), find))
+    return Message(head, unpack(parts, _exactly(connection, room(size)), find, room))
 
 
 def _exactly(connection: socket.socket, buffer: np.ndarray, start: bool = False) -> np.ndarray:
@@ -248,33 +225,9 @@ def _plain(name: str, given: Any) -> np.ndarray:
     return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(shape)
 
 
-def _part(line: Any) -> Part:
-    """One line of the header's description, refused unless all of it is as `encode` writes it."""
-    if not isinstance(line, list) or len(line) != 6:
-        raise WireError("a header came with an array that is not described by six values")
-    name, dtype, shape, packing, size, place = line
-    if not isinstance(name, str) or len(name) > 256 or not isinstance(dtype, str) or dtype not in DTYPES:
-        raise WireError(f"an array came without a name or of a dtype that is not taken: {str(dtype)[:40]!r}")
-    if not isinstance(shape, list) or len(shape) > 32 or not all(map(_natural, shape)) or not _natural(size):
-        raise WireError(f"array {name!r} came with a shape that is none")
-    if packing == "shared":
-        if not isinstance(place, list) or len(place) != 2 or not all(map(_natural, place)):
-            raise WireError(f"array {name!r} came without its place in shared memory")
-        place = (place[0], place[1])
-    elif packing not in ("raw", "lz4") or place is not None:
-        raise WireError(f"array {name!r} came packed in a way that is not known")
-    part = Part(name, np.dtype(dtype), tuple(shape), packing, size, place)
-    if part.size > compress.MOST_GAIN * size + ALIGNMENT if packing == "lz4" else part.size != size:
-        raise WireError(f"array {name!r} of {part.size:,} bytes came as {size:,}")
-    return part
-
-
-def _natural(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 1 << 62
-
-
-def _unpacked(flat: np.ndarray, part: Part) -> np.ndarray:
+def _unpacked(packed: np.ndarray, part: Part, flat: np.ndarray) -> np.ndarray:
     try:
-        return compress.unpack(flat, part.size)
+        compress.unpack(packed, flat)
+        return flat
     except ValueError:
         raise WireError(f"array {part.name!r} came as {part.bytes:,} bytes that do not unpack") from None
