@@ -167,3 +167,8 @@ class Starts:
             return slots
         further = [slot for place in places.tolist() for slot in self.more.get(place, ())]
         return np.concatenate([slots, np.array(further, np.int64)])
+
+
+def repeated(value: float, n: int) -> np.ndarray:
+    """The same number n times, in the memory of one."""
+    return np.ndarray(n, np.float64, np.array([value]), strides=(0,))

@@ -1,21 +1,21 @@
 """Recording many environments at once, as training steps them: from their steps to files of whole episodes.
 
-What comes in is one step of every environment, and then the next. What goes out to a dataset are episodes of single
+What comes in are some steps of every environment, and then the next. What goes out to a dataset are episodes of single
 environments: so the steps of each are kept until its episode has ended.
 
 >>> import tempfile
 >>> import gymnasium as gym
 >>> from weft.replay.dataset import read
 >>> source = Source("mine", gym.spaces.Box(-1, 1, (1,)), gym.spaces.Discrete(2))
->>> no, some = np.zeros(2, bool), np.array([False, True])
->>> step = {"obs": np.zeros((2, 1)), "action": [0, 1], "reward": [1.0, 2.0], "final_obs": np.ones((2, 1)), "valid": ~no}
+>>> steps = {"obs": np.zeros((3, 2, 1)), "action": np.zeros((3, 2)), "reward": np.array([[1, 2], [3, 4], [5, 6]])}
+>>> steps |= {"final_obs": np.ones((3, 2, 1)), "valid": np.ones((3, 2), bool), "truncated": np.zeros((3, 2), bool)}
+>>> steps["terminated"] = np.array([[False, False], [False, True], [False, False]])
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     rows = Rows(folder, source, rows=[0, 1], num_envs=2)
-...     for ended in (no, some, no):
-...         rows({**step, "terminated": ended, "truncated": no})
+...     rows(steps)
 ...     rows.close()
 ...     read(folder).steps["reward"].tolist()
-[2.0, 2.0, 1.0, 1.0, 1.0, 2.0]
+[2.0, 4.0, 1.0, 3.0, 5.0, 6.0]
 """
 
 import threading
@@ -42,30 +42,27 @@ class Rows:
 
     def __init__(self, path: str | Path, source: Source, *, rows: Sequence[int], num_envs: int):
         self._structure = Structure({**source.step, "valid": np.bool_(True)})
-        columns = self._structure.columns
-        each = sum(map(_bytes, columns))
-        length = _fitting(STEPS_AT_ONCE, each * len(rows))
+        each = sum(map(_bytes, self._structure.columns))
         name, group = f"rows-{min(rows):05d}", _fitting(ROWS_PER_GROUP, each)
         self._record = Recorder(path, source, name=name, group=group)
         self._rows, self._num_envs = list(rows), num_envs
         self._episodes = [0] * len(rows)
         self._under_way: list[list[list[np.ndarray]]] = [[] for _ in rows]
-        self._block = [np.empty((length, len(rows), *column.shape), column.dtype) for column in columns]
-        self._filled = 0
+        self._new: list[list[np.ndarray]] = []
+        self._most = _fitting(STEPS_AT_ONCE, each * len(rows))
         self._lock, self._closed = threading.Lock(), False
 
     def __call__(self, steps: Steps, *, anew: bool = False) -> None:
-        """Record one step of each, leaves [B, ...], with `valid`; `anew` says that all were reset before it."""
+        """Record steps of each, leaves [T, B, ...], with `valid`; `anew` says that all were reset before them."""
         with self._lock:
             # A thread that nobody waits for any longer may still come here.
             if self._closed:
                 return
             if anew:
                 self._cut_off()
-            for block, leaf in zip(self._block, self._structure.flatten(steps), strict=True):
-                block[self._filled] = leaf
-            self._filled += 1
-            if self._filled == len(self._block[0]):
+            # Whoever gives an array may use its memory again.
+            self._new.append([np.array(leaf) for leaf in self._structure.flatten(steps)])
+            if sum(len(leaves[0]) for leaves in self._new) >= self._most:
                 self._sort()
 
     def close(self) -> None:
@@ -78,10 +75,11 @@ class Rows:
 
     def _sort(self) -> None:
         """Share out over the environments what has come in, and record the episodes that ended."""
-        for place in range(len(self._rows)):
-            self._under_way[place].append([block[: self._filled, place].copy() for block in self._block])
+        new = [np.concatenate(leaves) for leaves in zip(*self._new, strict=True)]
+        self._new = []
+        for place in range(len(self._rows)) if new else ():
+            self._under_way[place].append([leaf[:, place].copy() for leaf in new])
             self._record_whole(place)
-        self._filled = 0
 
     def _record_whole(self, place: int) -> None:
         newest = self._named(self._under_way[place][-1])

@@ -25,7 +25,7 @@ import numpy as np
 
 from weft.errors import WeftError
 from weft.replay.gate import Counts, Gate
-from weft.replay.items import Info, ItemArrays, Items, Sample, Starts
+from weft.replay.items import Info, ItemArrays, Items, Sample, Starts, repeated
 from weft.replay.limiter import Limiter, MinimumSize
 from weft.replay.patterns import Pattern, Whole
 from weft.replay.selectors import Chosen, Fifo, Selector, Uniform, joined
@@ -227,7 +227,7 @@ class Table:
 
     def _enter(self, slots: np.ndarray, starts: np.ndarray, length: Any, priorities: np.ndarray | None) -> np.ndarray:
         if priorities is None:
-            priorities = np.broadcast_to(np.float64(self.max_priority), len(slots))
+            priorities = repeated(self.max_priority, len(slots))
         else:
             self._gate.counts.raise_priority(priorities)
         keys = self._items.enter(slots, start=starts, length=length, priority=priorities)
