@@ -120,6 +120,7 @@ PARTS = {
             weft("one environment", "step", rows=1, chunk=1),
             weft("one environment, 100 steps at once", "step", rows=1, chunk=100),
             weft("8 environments", "step", rows=8, chunk=1),
+            weft("8 environments, 100 steps at once", "step", rows=8, chunk=100),
             Way("cpprb", "one environment", "step", {}),
             *written(most=1),
         ),
@@ -127,6 +128,7 @@ PARTS = {
             Bar("per-step writer, one environment", "one environment", "reverb", 4),
             Bar("per-step writer, sent by the hundred", "one environment, 100 steps at once", "reverb", 4),
             Bar("per-step writer, 8 environments", "8 environments", "reverb", 4),
+            Bar("per-step writer, 8 environments, by the hundred", "8 environments, 100 steps at once", "reverb", 4),
         ),
     ),
     "sample": Part(
