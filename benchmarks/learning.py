@@ -24,6 +24,18 @@ RESULTS = Path(__file__).parent / "results"
 
 
 @dataclass(frozen=True)
+class Recorded:
+    """A dataset: episodes that were played with what an algorithm had learned by then."""
+
+    algo: str
+    env: str
+    steps: int
+    settings: tuple[str, ...] = ()
+    sampled: bool = False
+    """Whether actions were drawn as in training, not the likeliest."""
+
+
+@dataclass(frozen=True)
 class Row:
     """One claim: this algorithm reaches this return on this environment within so many steps, on every seed."""
 
@@ -39,8 +51,8 @@ class Row:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     played: bool = False
     """Whether it is judged by what is played at the end: for those who must explore to learn."""
-    offline: bool = False
-    """Whether it learns from a dataset: what PPO played after it had learned."""
+    recorded: Recorded | None = None
+    """What it learns from, if that is a dataset."""
 
     @property
     def name(self) -> str:
@@ -49,7 +61,7 @@ class Row:
     def options(self, dataset: str) -> list[str]:
         """What the command line is told of the row."""
         given = ["--layout", self.layout, "--steps", str(self.steps)]
-        given += ["--dataset", dataset] if self.offline else []
+        given += ["--dataset", dataset] if self.recorded else []
         given += ["--set", *self.settings] if self.settings else []
         given += ["--wrap", *self.wrappers] if self.wrappers else []
         return given + (["--eval-every", str(self.steps), "--eval-episodes", "100"] if self.played else [])
@@ -74,6 +86,9 @@ APEX = ("horizon=4", "updates=32", "prioritised=true", "epsilon_spread=2", *SHOR
 CHOICES = ("updates=4", "batch_size=128", "hidden=128,128", "lr=1e-3", "actor_lr=1e-3")
 FAST = ("lr=1e-3", "actor_lr=1e-3")
 RETURNS = ("num_atoms=101", "v_min=-1200", "v_max=0", "n_step=3", "exploration=0.2")
+PRESSED = ("alpha=20", "draws=4", "batch_size=128", "hidden=128,128", "target_mix=0.01", *FAST)
+BALANCED = Recorded("ppo", "gymnax:CartPole-v1", 490_000)
+SWUNG_UP = Recorded("sac", "gymnax:Pendulum-v1", 20_000, FAST, sampled=True)
 RUNNING = ("warm_up_steps=10000", "capacity=300000")
 
 
@@ -113,8 +128,10 @@ REPLAYED = (
     replayed("sac", "gym:HalfCheetah-v5", 300_000, 4000, *RUNNING),
     replayed("td3", "gym:HalfCheetah-v5", 300_000, 4000, *RUNNING),
     replayed("r2d2", "gymnax:MemoryChain-bsuite", 100_000, 0.95, "memory=gru", "epsilon=0.01"),
-    replayed("bc", "gymnax:CartPole-v1", 500_000, 475, offline=True),
-    replayed("cql", "gymnax:CartPole-v1", 500_000, 475, offline=True),
+    replayed("bc", "gymnax:CartPole-v1", 500_000, 475, recorded=BALANCED),
+    replayed("cql", "gymnax:CartPole-v1", 500_000, 475, recorded=BALANCED),
+    replayed("bc", "gymnax:Pendulum-v1", 500_000, -200, recorded=SWUNG_UP),
+    replayed("continuous_cql", "gymnax:Pendulum-v1", 1_000_000, -200, *PRESSED, recorded=SWUNG_UP),
 )
 
 ROWS = (
@@ -166,10 +183,12 @@ def run_weft(*words: str) -> str:
     return subprocess.run(command, stdout=subprocess.PIPE, check=True, cwd=Path(__file__).parents[1], text=True).stdout
 
 
-def record(folder: str) -> str:
-    """A dataset: some episodes of a policy that solves CartPole."""
-    run_weft("train", "ppo", "gymnax:CartPole-v1", "--steps", "490000", "--out", f"{folder}/run")
-    run_weft("eval", f"{folder}/run", "--episodes", "40", "--record", f"{folder}/played")
+def record(source: Recorded, folder: str) -> str:
+    """The dataset, made anew."""
+    given = ["--set", *source.settings] if source.settings else []
+    run_weft("train", source.algo, source.env, "--steps", str(source.steps), *given, "--out", f"{folder}/run")
+    how = ["--sample"] if source.sampled else []
+    run_weft("eval", f"{folder}/run", "--episodes", "40", *how, "--record", f"{folder}/played")
     return f"{folder}/played"
 
 
@@ -187,8 +206,13 @@ def train_seed(row: Row, seed: int, dataset: str) -> dict[str, Any]:
 def train_rows(rows: list[Row], jobs: int) -> list[dict[str, Any]]:
     """The rows with the return and time of every seed."""
     with ThreadPoolExecutor(jobs) as pool, tempfile.TemporaryDirectory() as folder:
-        dataset = record(folder) if any(row.offline for row in rows) else ""
-        results = [[pool.submit(train_seed, row, seed, dataset) for seed in row.seeds] for row in rows]
+        sources = dict.fromkeys(row.recorded for row in rows if row.recorded)
+        datasets = {source: record(source, f"{folder}/{number}") for number, source in enumerate(sources)}
+        played = [datasets[row.recorded] if row.recorded else "" for row in rows]
+        results = [
+            [pool.submit(train_seed, row, seed, dataset) for seed in row.seeds]
+            for row, dataset in zip(rows, played, strict=True)
+        ]
         found = [[future.result() for future in futures] for futures in results]
     return [outcome(row, seeds) for row, seeds in zip(rows, found, strict=True)]
 

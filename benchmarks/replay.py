@@ -176,12 +176,16 @@ def table(record: dict[str, Found]) -> Iterator[str]:
         "| what | beside | asked | rate, weft / peer | | processor time, peer / weft |",
         "|---|---|---|---|---|---|",
     )
-    for name, part in PARTS.items():
-        if name in record:
-            yield from judge(part, record[name])
-    for name, part in PARTS.items():
-        if name in record:
-            yield from part_table(part, record[name])
+    # What was measured before something was added to its part is left out until it is measured again.
+    known = {name: {way.name for way in part.ways} <= found_rates(record, name) for name, part in PARTS.items()}
+    for show in (judge, part_table):
+        for name, part in PARTS.items():
+            if known[name]:
+                yield from show(part, record[name])
+
+
+def found_rates(record: dict[str, Found], name: str) -> set[str]:
+    return set(record[name]["rates"]) if name in record else set()
 
 
 def part_table(part: Part, found: Found) -> Iterator[str]:

@@ -10,6 +10,16 @@ BATCH = 16
 """Sequences of frames at once: 9 MB."""
 
 
+COMPILED = (
+    ("insert", "uniform"),
+    ("insert", "prioritised"),
+    ("sample", "uniform"),
+    ("sample", "prioritised"),
+    ("update", "prioritised"),
+)
+"""What is measured of tables on the device."""
+
+
 @dataclass(frozen=True)
 class Way:
     """One contender's way of doing what a part is about."""
@@ -196,6 +206,23 @@ PARTS = {
             Bar("priority updates, 256", "batches of 256", "reverb", 2, "of 256"),
             Bar("priority updates, 4096", "batches of 4096", "reverb", 2, "of 4096"),
             Bar("priority updates over sockets, 4096", "sockets, batches of 4096", "reverb", 2, "sockets"),
+        ),
+    ),
+    "device": Part(
+        "A table of arrays in a compiled program, on the processor",
+        "items per second",
+        tuple(
+            Way(who, f"{case}, batches of {batch}, {kind}", case, options | where)
+            for who, where in (("weft", {"where": "device"}), ("flashbax", {}))
+            for case, kind in COMPILED
+            for batch in (256, 4096)
+            for options in [{"batch": batch} | ({"prioritised": kind == "prioritised"} if case != "update" else {})]
+        ),
+        tuple(
+            Bar(f"on the device, {case} of {batch}, {kind}", how, "flashbax", 1, how)
+            for case, kind in COMPILED
+            for batch in (256, 4096)
+            for how in [f"{case}, batches of {batch}, {kind}"]
         ),
     ),
     "frames in process": Part(

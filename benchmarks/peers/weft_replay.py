@@ -1,7 +1,7 @@
 """weft.replay, measured as its peers are: see `replay_worker`.
 
 A table is in this process, or in a server of its own, from which samples come through shared memory (`host`) or through
-sockets (`sockets`), with several requests under way.
+sockets (`sockets`), with several requests under way; or it is arrays of a compiled program (`device`).
 """
 
 import argparse
@@ -143,6 +143,19 @@ def reached(where: str, kind: str) -> Any:
     return client.table("table")
 
 
+def placed(case: str) -> Any:
+    """What is measured, on the host or on the device."""
+
+    def repeated(*, where: str = "process", **options: Any) -> Repeated:
+        if where != "device":
+            return globals()[case](where=where, **options)
+        import weft_device
+
+        return getattr(weft_device, case)(items=ITEMS, **options)
+
+    return repeated
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--serve", action="store_true", help="a full table, until the standard input ends")
@@ -152,7 +165,8 @@ def main() -> None:
         print(f"serving {Server([full(args.kind)], token=TOKEN).address}", flush=True)
         sys.stdin.read()
         os._exit(0)
-    obey({"insert": insert, "step": step, "sample": sample, "update": update, "sequences": sequences, "memory": memory})
+    cases = {case: placed(case) for case in ("insert", "sample", "update")}
+    obey({**cases, "step": step, "sequences": sequences, "memory": memory})
 
 
 if __name__ == "__main__":

@@ -155,12 +155,13 @@ def set_leaves(
 ) -> Float[Array, "B nodes"]:
     """Sum trees with other weights at some leaves. Inner sums are taken anew, so that no error adds up."""
     leaves = tree.shape[1] // 2
+
+    def go_up(_: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        tree, node = carry[0], carry[1] // 2
+        return tree.at[row, node].set(tree[row, 2 * node] + tree[row, 2 * node + 1]), node
+
     node = leaves + slot
-    tree = tree.at[row, node].set(weight)
-    for _ in range(leaves.bit_length() - 1):
-        node = node // 2
-        tree = tree.at[row, node].set(tree[row, 2 * node] + tree[row, 2 * node + 1])
-    return tree
+    return jax.lax.fori_loop(0, leaves.bit_length() - 1, go_up, (tree.at[row, node].set(weight), node))[0]
 
 
 def find_leaf(
@@ -168,10 +169,12 @@ def find_leaf(
 ) -> tuple[Int[Array, " n"], Float[Array, " n"]]:
     """The leaves at which the weights up to there first pass `mass`, and their weights; never one that has none."""
     leaves = tree.shape[1] // 2
-    node = jnp.ones_like(row)
-    for _ in range(leaves.bit_length() - 1):
+
+    def go_down(_: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        node, mass = carry
         left, right = tree[row, 2 * node], tree[row, 2 * node + 1]
         go = ((mass >= left) & (right > 0)) | (left <= 0)
-        mass = jnp.where(go, mass - left, mass)
-        node = 2 * node + go.astype(node.dtype)
+        return 2 * node + go.astype(node.dtype), jnp.where(go, mass - left, mass)
+
+    node, _ = jax.lax.fori_loop(0, leaves.bit_length() - 1, go_down, (jnp.ones_like(row), mass))
     return node - leaves, tree[row, node]
