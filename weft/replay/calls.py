@@ -97,7 +97,7 @@ def append(table: Table, request: Request) -> Reply:
     if last is not None and (last.shape != length.shape or len(last) and not (0 <= last.min() <= last.max() < n)):
         raise WeftError(f"items end with steps of this append, numbered from 0 to {n - 1}, and each has a length")
     with store.lock:
-        allow_insert(table, len(length))
+        table.allow_insert(len(length), NOW)
         _refuse_others(table, arrays)
         positions = store.append_checked(checked, n, rows)
         starts = _needed(arrays, "start") if last is None else positions[last] - (length - 1) * store.rows
@@ -114,8 +114,7 @@ def counts(table: Table, request: Request) -> Reply:
 def sample(table: Table, request: Request) -> Reply:
     seed = None if request.args.get("seed") is None else _whole(request.args, "seed", least=0)
     n = _whole(request.args, "n")
-    with table.store.lock, reading_into(table, request.room):
-        data, info = table.sample(n, NOW, seed=seed)
+    data, info = table.sample(n, NOW, seed=seed, pattern=reading_into(request.room, table.pattern))
     if "pipeline" in request.args:
         data = Pipeline.from_json(str(request.args["pipeline"]))(data)
     return Reply({"table_size": info.table_size}, {**columns(table, data), **_arrays(info._asdict())})
@@ -188,11 +187,6 @@ def columns(table: Table, data: Any) -> Arrays:
     except WeftError:
         other = type(structure)(data)
         return {DATA + name: leaf for name, leaf in zip(other.names, other.flatten(data), strict=True)}
-
-
-def allow_insert(table: Table, n: int) -> None:
-    """Raise what `insert` would raise for n items, and do nothing: for a call that may not stop halfway."""
-    table._gate.wait_to_insert(n, NOW)
 
 
 def _refuse_others(table: Table, arrays: Arrays) -> None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from weft.errors import WeftError
 from weft.replay.store import Index, span
 
 HANDS = np.uint64(1 << 32)
@@ -172,3 +173,16 @@ class Starts:
 def repeated(value: float, n: int) -> np.ndarray:
     """The same number n times, in the memory of one."""
     return np.ndarray(n, np.float64, np.array([value]), strides=(0,))
+
+
+def check_priorities(given: Any, n: int) -> np.ndarray:
+    """One priority for each of n items, float64[n]; refused unless all are finite and none is negative."""
+    priorities = np.asarray(given, np.float64)
+    if priorities.shape != (n,):
+        if priorities.ndim:
+            raise WeftError(f"priorities are {list(priorities.shape)}: expected one number, or one for each of {n}")
+        priorities = np.full(n, priorities)
+    # False for what is not a number too.
+    if n and not (priorities.min() >= 0 and priorities.max() < np.inf):
+        raise WeftError("priorities are negative, infinite or not a number: expected finite ones, at least 0")
+    return priorities

@@ -1,21 +1,18 @@
 """Samples read straight into the memory that they leave from.
 
-A table reads sampled steps through its pattern. While a server holds the store's lock, it puts one of its own in the
-place of the usual one, which reads the same into memory that is used again and again: that of a client on the same
-host, or the server's own. This spares a copy, and new memory for every sample, which costs as much.
+A table reads sampled steps through a pattern. A server gives it one of its own in the place of the usual one, which
+reads the same into memory that is used again and again: that of a client on the same host, or the server's own. This
+spares a copy, and new memory for every sample, which costs as much.
 """
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from weft.replay.items import Items
-from weft.replay.patterns import Whole
+from weft.replay.patterns import Pattern, Whole
 from weft.replay.shared import Room
 from weft.replay.store import Store
-from weft.replay.table import Table
 
 DATA = "data/"
 """What the names of a step's columns begin with on the wire."""
@@ -42,13 +39,6 @@ class WholeInto:
         return store.structure.unflatten(read)
 
 
-@contextlib.contextmanager
-def reading_into(table: Table, room: Room | None) -> Iterator[None]:
-    """Have a table read into a room, where it reads whole items; with the store's lock held."""
-    usual = table.pattern
-    if room is not None and type(usual) is Whole:
-        table.pattern = WholeInto(room)
-    try:
-        yield
-    finally:
-        table.pattern = usual
+def reading_into(room: Room | None, pattern: Pattern) -> Pattern:
+    """What reads the same as a pattern, in a room if it can."""
+    return pattern if room is None or type(pattern) is not Whole else WholeInto(room)

@@ -25,7 +25,7 @@ import numpy as np
 
 from weft.errors import WeftError
 from weft.replay.gate import Counts, Gate
-from weft.replay.items import Info, ItemArrays, Items, Sample, Starts, repeated
+from weft.replay.items import Info, ItemArrays, Items, Sample, Starts, check_priorities, repeated
 from weft.replay.limiter import Limiter, MinimumSize
 from weft.replay.patterns import Pattern, Whole
 from weft.replay.selectors import Chosen, Fifo, Selector, Uniform, joined
@@ -133,14 +133,22 @@ class Table:
                 raise WeftError(f"table {self.name!r}: some of the items' steps are not in the store, or not any more")
             return self._enter(self._slots_for(len(start)), start, length, priorities)
 
-    def sample(self, n: int, timeout: float | None = None, *, seed: Seed | None = None) -> Sample:
-        """Draw n items; with `seed`, as a function of that and of what is in the table."""
+    def allow_insert(self, n: int, timeout: float | None = None) -> None:
+        """Come back when n items may be inserted, and not later; for those who insert in several steps."""
+        with self._lock:
+            self._gate.wait_to_insert(n, timeout)
+
+    def sample(
+        self, n: int, timeout: float | None = None, *, seed: Seed | None = None, pattern: Pattern | None = None
+    ) -> Sample:
+        """Draw n items; with `seed`, as a function of that and of what is in the table. They are read by `pattern`, or
+        by the table's own."""
         with self._lock:
             self._gate.wait_to_sample(n, timeout)
             size = self._items.size
             slots, probabilities = self._draw(n, self.rng if seed is None else np.random.default_rng(seed))
             drawn = self._items.at(slots)
-            data = self.pattern.read(self.store, drawn, self.length)
+            data = (pattern or self.pattern).read(self.store, drawn, self.length)
             if self.max_times_sampled:
                 # The sampler has let these go already.
                 exhausted = np.unique(slots[drawn.times_sampled >= self.max_times_sampled])
@@ -286,16 +294,3 @@ class Table:
         if len(slots) and not self.store.placed:
             self._starts = self._starts or Starts(self.store.places)
             self._starts.add(slots, starts % self.store.places)
-
-
-def check_priorities(given: Any, n: int) -> np.ndarray:
-    """One priority for each of n items, float64[n]; refused unless all are finite and none is negative."""
-    priorities = np.asarray(given, np.float64)
-    if priorities.shape != (n,):
-        if priorities.ndim:
-            raise WeftError(f"priorities are {list(priorities.shape)}: expected one number, or one for each of {n}")
-        priorities = np.full(n, priorities)
-    # False for what is not a number too.
-    if n and not (priorities.min() >= 0 and priorities.max() < np.inf):
-        raise WeftError("priorities are negative, infinite or not a number: expected finite ones, at least 0")
-    return priorities

@@ -25,8 +25,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft.errors import WeftError
+from weft.replay.items import check_priorities
 from weft.replay.store import Store
-from weft.replay.table import Table, check_priorities
+from weft.replay.table import Table
 
 ENDS = ("terminated", "truncated")
 FORM = attrgetter("shape", "dtype")
@@ -89,8 +90,7 @@ class Writer:
         packed = self._packed(step)
         if ended is not None:
             ended = _of_shape("ended", _one(ended), (1, self.rows))
-        if priority is not None:
-            priority = _priority(_one(priority), (1, self.rows))
+        priority = _priority(_one(priority), (1, self.rows))
         if self._kept.steps and not self._kept.alike(ended, priority):
             self.flush(timeout)
         self._kept.add(packed, ended, priority)
