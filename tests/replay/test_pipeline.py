@@ -107,3 +107,11 @@ def test_any_json_is_a_pipeline_or_refused(given):
 def test_what_is_not_possible_is_refused(call, why):
     with pytest.raises(WeftError, match=why):
         call()
+
+
+def test_a_few_lines_do_not_take_all_memory():
+    doubled = Pipeline()
+    for _ in range(40):
+        doubled = doubled.concat(("x", "x"), into="x")
+    with pytest.raises(WeftError, match=r"2 columns of [\d,]+ bytes would be one: expected at most 4,294,967,296"):
+        doubled({"x": np.broadcast_to(np.zeros(()), (1 << 29, 1))})

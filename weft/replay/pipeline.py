@@ -25,6 +25,8 @@ Columns = dict[str, np.ndarray]
 Stage = tuple[str, dict[str, Any]]
 """The name of an operation, and its arguments: numbers, text and lists of these."""
 
+MOST = 1 << 32
+"""Bytes of a column that is made of others, at most."""
 REDUCE: dict[str, Callable[..., Any]] = {
     "sum": np.sum,
     "mean": np.mean,
@@ -109,11 +111,11 @@ class Pipeline:
 
 
 def _concat(columns: Columns, names: list[str], into: str, axis: int) -> None:
-    columns[into] = np.concatenate([_get(columns, name) for name in names], axis=axis)
+    columns[into] = np.concatenate(_together(columns, names), axis=axis)
 
 
 def _stack(columns: Columns, names: list[str], into: str, axis: int) -> None:
-    columns[into] = np.stack([_get(columns, name) for name in names], axis=axis)
+    columns[into] = np.stack(_together(columns, names), axis=axis)
 
 
 def _slice(columns: Columns, name: str, start: int | None, stop: int | None, axis: int) -> None:
@@ -194,6 +196,15 @@ def _get(columns: Columns, name: str) -> np.ndarray:
     if name not in columns:
         raise WeftError(f"pipeline: there is no column {name!r}; the columns are {', '.join(columns)}")
     return columns[name]
+
+
+def _together(columns: Columns, names: list[str]) -> list[np.ndarray]:
+    """Columns that become one, unless that were too large: a few lines could ask for any amount of memory."""
+    parts = [_get(columns, name) for name in names]
+    size = sum(part.nbytes for part in parts)
+    if size > MOST:
+        raise WeftError(f"pipeline: {len(parts)} columns of {size:,} bytes would be one: expected at most {MOST:,}")
+    return parts
 
 
 def _short(arguments: dict[str, Any]) -> str:
