@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _train(args: argparse.Namespace) -> int:
-    names = ("layout", "engine", "steps", "seed", "out", "eval_every", "eval_episodes")
+    names = ("layout", "engine", "steps", "seed", "out", "eval_every", "eval_episodes", "record")
     result = train(_algorithm(args), _world(args), **{name: getattr(args, name) for name in names})
     print(json.dumps(summary_record(result)) if args.json else summarise(result))
     return 0
@@ -149,6 +149,7 @@ def _add_train(commands: Any) -> None:
     parser.add_argument("--out", metavar="DIR", help="the run's folder (default: runs/<algo>-<env>-<time>)")
     parser.add_argument("--eval-every", type=_count, metavar="N", help="evaluate every N steps, beside the training")
     parser.add_argument("--eval-episodes", type=_count, default=10, help="episodes of an evaluation (default: 10)")
+    parser.add_argument("--record", metavar="DIR", help="record every step as a dataset, to learn from offline")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line of standard output")
 
 

@@ -15,6 +15,7 @@ import gymnasium as gym
 
 from weft.algorithm import Algorithm
 from weft.envs.world import EnvSpec, World
+from weft.envs.wrappers.record import recorded, unrecorded
 from weft.evaluation.learned import save_state
 from weft.layout.layout import Layout
 from weft.report.files import PARAMS, RunFolder, choose_folder, describe_run
@@ -42,24 +43,28 @@ def train(
     env_options: Mapping[str, Any] | None = None,
     eval_every: int | None = None,
     eval_episodes: int = 10,
+    record: str | Path | None = None,
 ) -> Result:
     """Train `algo` on `env` under `layout`; the run's files go to `out`, or to a new folder under `runs`.
 
     `env` is a name, a subclass of `gymnasium.Env`, a function that makes one, or a function of the number of
     environments that makes an `Env`. `wrappers` are names from `weft.envs.wrappers`, the innermost first.
+    Every step of the environment inside of them is recorded in `record`, if given: a new folder, for a dataset.
     """
     run: dict[str, Any] = {"layout": layout or "fused", "engine": engine, "steps": steps, "seed": seed}
     world = World.of(env, env_options, wrappers)
     name = type(algo).__name__.lower()
     path = choose_folder(out, algo=name, env=world.name)
+    played = world if record is None else recorded(world, record, algo)
     with ExitStack() as stack:
         folder = stack.enter_context(closing(RunFolder(path, describe_run(algo, world, **run))))
         displays = [] if quiet else [stack.enter_context(progress(f"{name} {world.name}"))]
         watching: dict[str, Any] = {"observers": [folder, *displays, *observers]}
         evaluating = {"eval_every": eval_every, "eval_episodes": eval_episodes}
-        result = driver.train(algo, world, **run, **watching, **evaluating)
-    save_state(path / PARAMS, algo, world, result.state)
-    return dataclasses.replace(result, out=path)
+        result = driver.train(algo, played, **run, **watching, **evaluating)
+    state = unrecorded(result.state)
+    save_state(path / PARAMS, algo, world, state)
+    return dataclasses.replace(result, state=state, out=path)
 
 
 def summarise(result: Result) -> str:

@@ -51,6 +51,11 @@ class Layer:
         """What is remembered of a step, and what it becomes."""
         return memory, timestep
 
+    def acted(self, memory: Any, action: Any, timestep: TimeStep) -> tuple[Any, TimeStep]:
+        """The same, for a layer that must know the action that led to the step."""
+        del action
+        return self.after(memory, timestep)
+
     def merge(self, memory: Any) -> Any:
         """The memory at the end of an iteration, with what all rows of all replicas saw made into knowledge."""
         return memory
@@ -99,7 +104,7 @@ class Wrapped:
         self, state: WrappedState, action: Any, key: jax.Array, last: jax.Array | None = None
     ) -> tuple[WrappedState, TimeStep]:
         inner, timestep = self.env.step(state.inner, action, key, self.layer.last(state.memory, last))
-        memory, timestep = self.layer.after(state.memory, timestep)
+        memory, timestep = self.layer.acted(state.memory, action, timestep)
         return WrappedState(inner, memory), timestep
 
     @fragment(name="env.episodes")
