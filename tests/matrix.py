@@ -16,15 +16,17 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any
 
-import gymnasium as gym
+import jax
 import numpy as np
 
 from weft.algorithm import Algorithm
 from weft.algos import ALGOS
 from weft.algos.offline import Offline
+from weft.envs import make
 from weft.envs.world import World
 from weft.errors import WeftError
 from weft.layout.catalogue import LAYOUTS, parse
+from weft.ops.actions import random_actions
 from weft.replay.dataset import Recorder, Source
 from weft.runtime.driver import Plan
 
@@ -80,7 +82,7 @@ class Row:
     task: str = "CartPole-v1"
 
 
-NUMBERS = ("ddpg", "td3", "d4pg", "sac")
+NUMBERS = ("ddpg", "td3", "d4pg", "sac", "continuous_cql")
 """Algorithms whose actions are numbers."""
 
 ROWS = {name: Row(name, task="Pendulum-v1" if name in NUMBERS else "CartPole-v1") for name in ALGOS} | {
@@ -111,7 +113,7 @@ class Cell:
         kind = ALGOS[row.algo]
         given = SMALL | LONGER.get(row.algo, {}) | dict(row.settings)
         if issubclass(kind, Offline):
-            given["dataset"] = dataset()
+            given["dataset"] = dataset(row.task)
         return kind(**{each.name: given[each.name] for each in fields(kind) if each.name in given})
 
     @property
@@ -131,19 +133,19 @@ class Cell:
 
 
 @cache
-def dataset() -> str:
+def dataset(task: str) -> str:
     """A few random episodes."""
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder)
-    random, steps = np.random.default_rng(0), 64
-    obs = random.normal(size=(steps + 1, 4)).astype(np.float32)
+    random, steps, env = np.random.default_rng(0), 64, make(f"{DEVICE}:{task}", 1)
+    obs = random.normal(size=(steps + 1, *env.observation_space.shape)).astype(np.float32)
     ended = np.arange(1, steps + 1) % 16 == 0
-    source = Source("gymnax:CartPole-v1", gym.spaces.Box(-np.inf, np.inf, (4,)), gym.spaces.Discrete(2))
+    source = Source(f"{DEVICE}:{task}", env.observation_space, env.action_space)
     with Recorder(f"{folder}/played", source) as record:
         record(
             {
                 "obs": obs[:-1],
-                "action": random.integers(0, 2, steps, np.int32),
+                "action": np.asarray(random_actions(env.action_space, jax.random.key(0), (steps,))),
                 "reward": np.ones(steps, np.float32),
                 "terminated": ended,
                 "truncated": np.zeros(steps, bool),

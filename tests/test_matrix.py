@@ -33,7 +33,7 @@ MERGES = (
 NO_TABLE = r"unknown fragment of role 'replay' 'replay'"
 NO_STEPS = r"unknown fragment of role '(actor|env|worker)' 'env'"
 WITH_TABLE = ("dqn", "r2d2", "ddpg", "td3", "d4pg", "sac", "discrete_sac")
-OFFLINE = ("bc", "cql")
+OFFLINE = ("bc", "cql", "continuous_cql")
 APEX = tuple(form for form in FORMS if form.startswith("apex"))
 REFUSED = {
     ("normalise_obs", form): MERGES

@@ -1,6 +1,6 @@
 """What DDPG, TD3, D4PG and both SACs must hold to."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.algos.replayed import CHOICES, NUMBERS, SMALL, batch_of, begin, items_of
+from weft.algos import ALGOS
 from weft.algos.d4pg import D4PG
 from weft.algos.ddpg import DDPG
 from weft.algos.discrete_sac import DiscreteSAC
@@ -37,6 +38,12 @@ def kind(request):
 
 def world_of(kind):
     return CHOICES if kind is DiscreteSAC else NUMBERS
+
+
+@pytest.mark.parametrize("kind", ALGOS.values(), ids=ALGOS)
+def test_a_default_is_the_one_that_the_class_shows(kind):
+    """Of two classes that are extended, the first also brings the defaults that it did not set itself."""
+    assert all(each.default == getattr(kind, each.name) for each in fields(kind))
 
 
 def largest(tree):

@@ -45,7 +45,7 @@ def test_one_step_errors_are_rlax_s(key, double):
     algo = DQN(**SMALL, double=double)
     net, target = algo.build(env, key), algo.build(env, jax.random.key(9))
     items = items_for(env, algo, key, length=1)
-    loss, error, value = algo._loss(net, net, target, items)
+    loss, error, value = algo._losses(net, net, target, items)
     now, after, best = net(items.obs[0])[..., 0], target(items.final_obs[0])[..., 0], net(items.final_obs[0])[..., 0]
     discount = jnp.where(items.terminated[0], 0.0, algo.gamma)
     chooser = best if double else after
@@ -63,7 +63,7 @@ def test_the_gradient_goes_to_the_network_and_not_to_what_it_aims_at(key):
         items = items_for(env, algo, key)
 
         def loss(net, target, algo=algo, items=items):
-            return jnp.mean(algo._loss(net, net, target, items)[0])
+            return jnp.mean(algo._losses(net, net, target, items)[0])
 
         to_net, to_target = jax.grad(loss, (0, 1))(net, net)
         assert all(jnp.abs(leaf).max() == 0 for leaf in jax.tree.leaves(to_target))

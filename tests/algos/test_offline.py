@@ -1,6 +1,6 @@
 """Algorithms that learn from a dataset: all of it, nothing else, and in any layout that steps no environment."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.algos.recorded import ENV, record
+from tests.algos.recorded import ENV, NUMBERS, record
 from weft import WeftError, check, train
 from weft.algos.bc import BC
+from weft.algos.continuous_cql import ContinuousCQL
 from weft.algos.cql import CQL
 from weft.algos.offline import Offline
 from weft.envs import make
@@ -24,21 +25,53 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
     return record(tmp_path_factory.mktemp("played") / "data")
 
 
-@pytest.fixture(params=[BC, CQL])
-def kind(request: pytest.FixtureRequest) -> type[Offline]:
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return record(tmp_path_factory.mktemp("played") / "data", NUMBERS)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An algorithm where it is at home."""
+
+    kind: type[Offline]
+    env: str
+    single_step: Any = field(default_factory=dict, hash=False)
+    """Settings for when what follows a step is drawn at random: it only blurs what the step itself earned."""
+
+    def __str__(self) -> str:
+        return f"{self.kind.__name__}-{self.env}"
+
+
+CASES = (
+    Case(BC, ENV),
+    Case(BC, NUMBERS),
+    Case(CQL, ENV, {"gamma": 0.0, "alpha": 0.1}),
+    Case(ContinuousCQL, NUMBERS, {"gamma": 0.0, "alpha": 0.1, "actor_lr": 1e-2}),
+)
+
+
+@pytest.fixture(params=CASES, ids=str)
+def case(request: pytest.FixtureRequest) -> Case:
     return request.param
 
 
+@pytest.fixture
+def small(case: Case, dataset: str, numbers: str) -> Offline:
+    """The algorithm of a case, in small."""
+    return case.kind(**SMALL, dataset=dataset if case.env == ENV else numbers)
+
+
 @pytest.mark.parametrize("replay", ["device", "host"])
-def test_steps_are_those_that_were_drawn(kind: type[Offline], dataset: str, replay: Any) -> None:
-    result = driver.train(kind(**SMALL, dataset=dataset, replay=replay), ENV, steps=100)
+def test_steps_are_those_that_were_drawn(case: Case, small: Offline, replay: Any) -> None:
+    result = driver.train(replace(small, replay=replay), case.env, steps=100)
     assert (result.steps, result.iterations, result.episodes) == (128, 4, 0)
     assert int(result.state.learner.updates) == 8
 
 
 @pytest.mark.parametrize("layout", ["fused:devices=2", "allreduce:workers=2"])
-def test_replicas_share_the_dataset(kind: type[Offline], dataset: str, layout: str) -> None:
-    result = driver.train(kind(**SMALL, dataset=dataset), ENV, layout=layout, steps=64)
+def test_replicas_share_the_dataset(case: Case, small: Offline, layout: str) -> None:
+    result = driver.train(small, case.env, layout=layout, steps=64)
     assert result.steps == 64
     assert jax.tree.all(jax.tree.map(lambda x: np.isfinite(x).all(), result.state.net))
 
@@ -67,23 +100,18 @@ def test_every_step_is_drawn_and_stays_with_its_own(dataset: str, replay: Any, l
 
 
 def accuracy(algo: Offline, env: Any, net: Any) -> float:
-    obs = jax.random.normal(jax.random.key(1), (500, 4))
+    obs = jax.random.normal(jax.random.key(1), (500, *env.observation_space.shape))
     _, play = algo.player(env, net, greedy=True)
     action = play((), obs, jnp.zeros(500, bool), jax.random.key(0))[1]
-    return float(jnp.mean(action == (obs[:, 0] > 0)))
+    return float(jnp.mean((action.reshape(500) > 0) == (obs[:, 0] > 0)))
 
 
-def test_what_was_done_is_learned(kind: type[Offline], tmp_path: Any) -> None:
+def test_what_was_done_is_learned(case: Case, tmp_path: Any) -> None:
     """Behaviour cloning does what was mostly done; conservative Q-learning also sees what it earned."""
-    path = record(tmp_path / "data", steps=2000, wrong=0.2)
-    algo = kind(**SMALL | {"batch_size": 64, "updates": 16}, dataset=path, lr=1e-2, **_single_step(kind))
-    result = driver.train(algo, ENV, steps=20_000)
-    assert accuracy(algo, make(ENV, 1), result.state.net) > 0.9
-
-
-def _single_step(kind: type[Offline]) -> dict[str, Any]:
-    # What follows a step here is drawn at random, so that it only blurs what the step itself earned.
-    return {"gamma": 0.0, "alpha": 0.1} if kind is CQL else {}
+    path = record(tmp_path / "data", case.env, steps=2000, wrong=0.2)
+    algo = case.kind(**SMALL | {"batch_size": 64, "updates": 16}, dataset=path, lr=1e-2, **case.single_step)
+    result = driver.train(algo, case.env, steps=20_000)
+    assert accuracy(algo, make(case.env, 1), result.state.net) > 0.9
 
 
 def test_a_conservative_loss_lowers_what_was_not_done(dataset: str, key: jax.Array) -> None:
@@ -115,10 +143,10 @@ def test_evaluation_needs_no_step_of_the_training(dataset: str, tmp_path: Any) -
 @pytest.mark.parametrize(
     ("settings", "env", "wrappers", "message"),
     [
-        ({"dataset": ""}, ENV, (), "bc learns from a dataset: give one, as --dataset DIR"),
+        ({"dataset": ""}, ENV, (), "BC learns from a dataset: give one, as --dataset DIR"),
         ({"dataset": "/nowhere"}, ENV, (), "no dataset in /nowhere"),
         ({}, "gymnax:Acrobot-v1", (), "was recorded on gymnax:CartPole-v1, with observation_space"),
-        ({}, ENV, ("normalise_obs",), "NormaliseObs learns from the steps that are taken, and bc takes none"),
+        ({}, ENV, ("normalise_obs",), "NormaliseObs learns from the steps that are taken, and BC takes none"),
         ({"num_envs": 500}, ENV, (), "has 400 steps, and 500 are needed to fill 500 rows"),
         ({"gamma": 0.5}, ENV, (), "never read its setting gamma=0.5"),
     ],

@@ -39,15 +39,15 @@ def test_a_burn_in_comes_to_what_the_actor_remembered(kind, key):
     algo = R2D2(**SMALL, memory=kind)
     items, net = played(algo, key)
     assert items.past is None and items.ended.any()
-    found = algo._seen(net, part(items, 1, 8))
-    expected = dataclasses.replace(algo, burn_in=0)._seen(net, part(items, 4, 5))
+    found = algo._around(net, part(items, 1, 8))
+    expected = dataclasses.replace(algo, burn_in=0)._around(net, part(items, 4, 5))
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), found, expected)
 
 
 def off_by(algo, items, net, start):
     """How much what is seen in a sequence changes with the memory that it begins with."""
     wrong = dataclasses.replace(items, extra=jax.tree.map(jnp.ones_like, items.extra))
-    right, given = (algo._seen(net, part(each, start, algo.item_length))[0] for each in (items, wrong))
+    right, given = (algo._around(net, part(each, start, algo.item_length))[0] for each in (items, wrong))
     return float(np.abs(right - given).mean())
 
 
@@ -71,7 +71,7 @@ def test_errors_are_rlax_s(key, rescale, double):
     algo = R2D2(**SMALL, rescale=rescale, double=double)
     items, net = played(algo, key)
     items, target = part(items, 0, 8), algo.build(Cue(4), jax.random.key(9))
-    learned, ours, theirs = part(items, 3, 5), algo._seen(net, items), algo._seen(target, items)
+    learned, ours, theirs = part(items, 3, 5), algo._around(net, items), algo._around(target, items)
     found, value = algo._errors(net, target, learned, ours, theirs, n=2)
     q_tm1, q_t, chooser = net(ours[0])[..., 0], target(theirs[1])[..., 0], (net(ours[1]) if double else None)
     best = jnp.argmax(q_t if chooser is None else chooser[..., 0], axis=-1)
@@ -89,7 +89,7 @@ def test_first_priorities_are_errors_with_the_memories_that_there_were(key):
     items, net = played(algo, key)
     errors = algo.errors(net, net, items)
     alone = dataclasses.replace(algo, burn_in=0, sequence=12)
-    expected = alone._errors(net, net, items, alone._seen(net, items), alone._seen(net, items), n=1)[0]
+    expected = alone._errors(net, net, items, alone._around(net, items), alone._around(net, items), n=1)[0]
     np.testing.assert_allclose(errors, jnp.abs(expected) + 1e-6, rtol=1e-4, atol=1e-5)
 
 

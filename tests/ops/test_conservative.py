@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from weft.ops.conservative import conservative
+from weft.ops.conservative import conservative, conservative_drawn
 
 
 def test_it_is_the_cross_entropy_of_what_was_done(key):
@@ -18,3 +18,16 @@ def test_what_is_not_allowed_is_not_pressed_down(key):
     expected = optax.softmax_cross_entropy_with_integer_labels(q[:, :2], action)
     found = conservative(q, action, jnp.broadcast_to(allowed, q.shape))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_drawn_actions_stand_for_the_integral_over_all(key):
+    """Of exp(-a^2 / 2) from -3 to 3: half of them drawn evenly, half from a narrower normal."""
+    key_even, key_normal = jax.random.split(key)
+    even = jax.random.uniform(key_even, (20_000,), minval=-3, maxval=3)
+    normal = 0.8 * jax.random.normal(key_normal, (20_000,))
+    inside = jnp.abs(normal) < 3
+    action = jnp.concatenate([even, normal])
+    q = -jnp.square(action) / 2 + jnp.concatenate([jnp.zeros(20_000), jnp.where(inside, 0.0, -jnp.inf)])
+    log_density = jnp.concatenate([jnp.full(20_000, -np.log(6.0)), jax.scipy.stats.norm.logpdf(normal, scale=0.8)])
+    expected = np.log(np.sqrt(2 * np.pi) * (1 - 2 * 0.00135)) - 0.5
+    np.testing.assert_allclose(conservative_drawn(q, log_density, jnp.float32(0.5)), expected, atol=0.01)

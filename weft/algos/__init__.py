@@ -6,6 +6,7 @@ from weft.algorithm import Algorithm
 from weft.algos.a2c import A2C
 from weft.algos.appo import APPO
 from weft.algos.bc import BC
+from weft.algos.continuous_cql import ContinuousCQL
 from weft.algos.cql import CQL
 from weft.algos.d4pg import D4PG
 from weft.algos.ddpg import DDPG
@@ -35,6 +36,7 @@ ALGOS: dict[str, type[Algorithm]] = {
     "discrete_sac": DiscreteSAC,
     "bc": BC,
     "cql": CQL,
+    "continuous_cql": ContinuousCQL,
 }
 
 

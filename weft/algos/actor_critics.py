@@ -1,8 +1,9 @@
-"""What DDPG, TD3, D4PG and SAC share: critics learn what actions are worth, and a policy goes where they say.
+"""What DDPG, TD3, D4PG, SAC and CQL share: critics learn what actions are worth, and a policy goes where they say.
 
 A subclass gives `build` (a `Controller`), `act`, and two views of its policy: `after` is what critics think of what
 follows a step, `policy_loss` what the policy loses by not doing better. Both losses have one gradient, in which each
-part of the network gets only its own.
+part of the network gets only its own. Where the steps come from is for the other class that it extends to say:
+`OffPolicy` or `Offline`.
 """
 
 from abc import abstractmethod
@@ -15,8 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from weft.algorithm import Play
-from weft.algos.learning import Learner
-from weft.algos.off_policy import OffPolicy
+from weft.algos.learning import Learner, Learning, Loss
 from weft.envs.timestep import Env
 from weft.fragment import fragment
 from weft.metrics import Mean
@@ -28,8 +28,8 @@ from weft.ops.rollout import Transition
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActorCritics(OffPolicy):
-    """Settings, and the gradient of critics and policy; abstract."""
+class ActorCritics(Learning):
+    """Settings, and the loss of critics and policy; abstract."""
 
     batch_size: int = 256
     hidden: tuple[int, ...] = (256, 256)
@@ -51,10 +51,9 @@ class ActorCritics(OffPolicy):
         critics = Ensemble(lambda key: critic(*spaces, key=key, **settings), self.critics, key=key_critics)
         return Controller(actor(*spaces, key=key_actor, **settings), critics)
 
-    @fragment(name="act.noise")
-    def noise(self, env: Env, row: jax.Array, iteration: jax.Array, key: jax.Array) -> Any:
-        del row, iteration
-        return draw_noise(env.action_space, key, (self.horizon, env.num_envs))
+    @abstractmethod
+    def act(self, net: Controller, obs: Any, memory: Any, noise: Any) -> tuple[Any, Any, Any]:
+        """Actions, what to keep with them, and the next memory. A fragment."""
 
     def player(self, env: Env, net: Controller, *, greedy: bool) -> tuple[Any, Play]:
         def play(memory: Any, obs: Any, start: jax.Array, key: jax.Array) -> tuple[Any, Any]:
@@ -99,20 +98,14 @@ class ActorCritics(OffPolicy):
         _, error, _ = self._critics_loss(net, net, target, one_step, jax.random.key(0))
         return error.reshape(trajectory.reward.shape)
 
-    @fragment
-    def gradient(self, learner: Learner, items: Transition, weight: jax.Array, key: jax.Array) -> Any:
+    def loss(self, net: Controller, learner: Learner, items: Transition, weight: jax.Array, key: jax.Array) -> Loss:
         key_after, key_policy = jax.random.split(key)
         obs, valid = jax.tree.map(lambda x: x[0], (items.obs, items.valid))
-
-        def loss(net: Controller) -> tuple[jax.Array, tuple[jax.Array, dict[str, Mean]]]:
-            loss, error, value = self._critics_loss(net, learner.net, learner.target, items, key_after)
-            policy_loss, seen = self.policy_loss(net, learner.net, obs, key_policy)
-            reported = {"loss": loss, "value": value, **seen}
-            total = average(Mean.of(weight * loss + policy_loss, valid))
-            return total, (error, {name: Mean.of(rows, valid) for name, rows in reported.items()})
-
-        grads, (error, metrics) = jax.grad(loss, has_aux=True)(learner.net)
-        return grads, error, metrics
+        loss, error, value = self._critics_loss(net, learner.net, learner.target, items, key_after)
+        policy_loss, seen = self.policy_loss(net, learner.net, obs, key_policy)
+        reported = {"loss": loss, "value": value, **seen}
+        total = average(Mean.of(weight * loss + policy_loss, valid))
+        return total, (error, {name: Mean.of(rows, valid) for name, rows in reported.items()})
 
     def _critics_loss(
         self, net: Controller, fixed: Controller, target: Controller, items: Transition, key: jax.Array

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from weft.algorithm import Play
+from weft.algos.learning import Learner, Loss
 from weft.algos.offline import Offline
 from weft.envs.timestep import Env
 from weft.metrics import Mean
@@ -27,12 +28,13 @@ class BC(Offline):
         settings = {name: getattr(self, name) for name in ("hidden", "activation", "torso")}
         return Policy(env.observation_space, env.action_space, key=key, **settings)
 
-    def loss(self, net: Policy, target: Policy, items: Transition) -> tuple[jax.Array, dict[str, Mean]]:
-        del target
+    def loss(self, net: Policy, learner: Learner, items: Transition, weight: jax.Array, key: jax.Array) -> Loss:
+        del learner, weight, key
         obs, action, valid = jax.tree.map(lambda x: x[0], (items.obs, items.action, items.valid))
         policy = net(obs)
-        loss = Mean.of(-policy.log_prob(action), valid)
-        return average(loss), {"loss": loss, "entropy": Mean.of(policy.entropy(), valid)}
+        surprise = -policy.log_prob(action)
+        loss = Mean.of(surprise, valid)
+        return average(loss), (surprise, {"loss": loss, "entropy": Mean.of(policy.entropy(), valid)})
 
     def player(self, env: Env, net: Policy, *, greedy: bool) -> tuple[Any, Play]:
         def play(memory: Any, obs: Any, start: jax.Array, key: jax.Array) -> tuple[Any, Any]:

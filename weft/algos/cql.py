@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from weft.algorithm import Play
+from weft.algos.learning import Learner, Loss
 from weft.algos.offline import Offline
 from weft.envs.timestep import Env
 from weft.metrics import Mean
@@ -46,17 +48,20 @@ class CQL(Offline):
         settings = {name: getattr(self, name) for name in ("hidden", "activation", "torso", "dueling")}
         return QNet(env.observation_space, env.action_space, key=key, **settings)
 
-    def loss(self, net: QNet, target: QNet, items: Transition) -> tuple[jax.Array, dict[str, Mean]]:
+    def loss(self, net: QNet, learner: Learner, items: Transition, weight: jax.Array, key: jax.Array) -> Loss:
+        del weight, key
         obs, action, valid = jax.tree.map(lambda x: x[0], (items.obs, items.action, items.valid))
-        q, goal = net(obs), self._goal(net, target, items)
+        q, goal = net(obs), self._goal(learner.net, learner.target, items)
         value = chosen(q, action)[..., 0]
-        error = Mean.of(huber(jax.lax.stop_gradient(goal) - value), valid)
-        gap = Mean.of(conservative(q[..., 0], action, net.allowed(obs)), valid)
-        return average(error) + self.alpha * average(gap), {
-            "loss": error,
-            "conservative_loss": gap,
-            "value": Mean.of(value, valid),
+        error = goal - value
+        reported = {
+            "loss": huber(error),
+            "conservative_loss": conservative(q[..., 0], action, net.allowed(obs)),
+            "value": value,
         }
+        metrics = {name: Mean.of(rows, valid) for name, rows in reported.items()}
+        total = average(metrics["loss"]) + self.alpha * average(metrics["conservative_loss"])
+        return total, (jnp.abs(error), metrics)
 
     def player(self, env: Env, net: QNet, *, greedy: bool) -> tuple[Any, Play]:
         def play(memory: Any, obs: Any, start: jax.Array, key: jax.Array) -> tuple[Any, Any]:

@@ -9,13 +9,14 @@ from typing import Any
 import jax
 
 from weft.algos.actor_critics import ActorCritics
+from weft.algos.off_policy import OffPolicy
 from weft.envs.timestep import Env
 from weft.fragment import fragment
 from weft.nets.continuous import Actor, Controller, Critic
 
 
 @dataclass(frozen=True, kw_only=True)
-class DDPG(ActorCritics):
+class DDPG(ActorCritics, OffPolicy):
     """Deterministic policy gradients from replay, for actions that are numbers."""
 
     exploration: float = 0.1

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from weft.algorithm import Play
-from weft.algos.learning import Learner
+from weft.algos.learning import Learner, Loss
 from weft.algos.off_policy import OffPolicy
 from weft.envs.timestep import Env
 from weft.fragment import fragment
@@ -99,22 +99,16 @@ class DQN(OffPolicy):
     def errors(self, net: QNet, target: QNet, trajectory: Transition) -> jax.Array:
         """The error of every step by itself."""
         one_step = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), trajectory)
-        return self._loss(net, net, target, one_step)[1].reshape(trajectory.reward.shape)
+        return self._losses(net, net, target, one_step)[1].reshape(trajectory.reward.shape)
 
-    @fragment
-    def gradient(self, learner: Learner, items: Transition, weight: jax.Array, key: jax.Array) -> Any:
+    def loss(self, net: QNet, learner: Learner, items: Transition, weight: jax.Array, key: jax.Array) -> Loss:
         del key
+        loss, error, value = self._losses(net, learner.net, learner.target, items)
+        valid = items.valid[0]
+        metrics = {"loss": Mean.of(loss, valid), "value": Mean.of(value, valid)}
+        return average(Mean.of(weight * loss, valid)), (error, metrics)
 
-        def loss(net: QNet) -> tuple[jax.Array, tuple[jax.Array, dict[str, Mean]]]:
-            loss, error, value = self._loss(net, learner.net, learner.target, items)
-            valid = items.valid[0]
-            metrics = {"loss": Mean.of(loss, valid), "value": Mean.of(value, valid)}
-            return average(Mean.of(weight * loss, valid)), (error, metrics)
-
-        grads, (error, metrics) = jax.grad(loss, has_aux=True)(learner.net)
-        return grads, error, metrics
-
-    def _loss(self, net: QNet, chooser: QNet, target: QNet, items: Transition) -> tuple[jax.Array, ...]:
+    def _losses(self, net: QNet, chooser: QNet, target: QNet, items: Transition) -> tuple[jax.Array, ...]:
         """The loss of every item, how far off it is, and what it is thought to be worth."""
         ends = {"terminated": items.terminated, "truncated": items.truncated, "valid": items.valid}
         ahead = n_step(items.reward, **ends, gamma=self.gamma)

@@ -1,7 +1,7 @@
 """What algorithms that learn from a table share: gradient steps, each on a batch that was drawn from it.
 
-A subclass gives `build` and `gradient`. `gradient` gets items, leaves [n, B, ...]: n steps that follow each other,
-through the ends of episodes. It gives the gradient of a loss, and how far off each item was: its next priority.
+A subclass gives `build` and `loss`. `loss` gets items, leaves [n, B, ...]: n steps that follow each other, through the
+ends of episodes. It gives what is minimised, and how far off each item was: its next priority.
 """
 
 from abc import abstractmethod
@@ -22,6 +22,9 @@ from weft.nets.mlp import Activation
 from weft.ops.rollout import Transition
 from weft.replay.experience import Batch, Replay
 
+Loss = tuple[jax.Array, tuple[jax.Array, dict[str, Mean]]]
+"""What is minimised; how far off each item was, [B]; metrics."""
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Learner:
 class Learning(Algorithm):
     """Settings and gradient steps; abstract."""
 
+    num_envs: int = 8
     updates: int = 8
     """Gradient steps per iteration."""
     batch_size: int = 64
@@ -70,8 +74,12 @@ class Learning(Algorithm):
         """The network that is trained."""
 
     @abstractmethod
-    def gradient(self, learner: Learner, items: Transition, weight: jax.Array, key: jax.Array) -> Any:
-        """The gradient, how far off each item was, and metrics. A fragment."""
+    def loss(self, net: Any, learner: Learner, items: Transition, weight: jax.Array, key: jax.Array) -> Loss:
+        """The loss of `net`, which is the learner's own; gradients are of this one. `weight` is that of each item."""
+
+    def seen(self, steps: Any) -> Transition:
+        """Steps of a table as what was seen: whoever inserted them as such has nothing to do."""
+        return steps
 
     def beginner(self, env: Env, key: jax.Array) -> Learner:
         """A learner before its first gradient step."""
@@ -105,8 +113,14 @@ class Learning(Algorithm):
         if self.prioritised:
             # Relative to the least likely item of the batch, so that weights only ever shorten steps.
             weight = jnp.power(items.probability / jnp.min(items.probability), -self.importance_exponent)
-        grads, errors, metrics = self.gradient(learner, items.steps, weight, key)
+        grads, errors, metrics = self.gradient(learner, self.seen(items.steps), weight, key)
         return self.update(learner, all_mean(grads)), errors.reshape(batch.shape), metrics
+
+    @fragment
+    def gradient(self, learner: Learner, items: Transition, weight: jax.Array, key: jax.Array) -> Any:
+        """The gradient of the loss, how far off each item was, and metrics."""
+        grads, (errors, metrics) = jax.grad(self.loss, has_aux=True)(learner.net, learner, items, weight, key)
+        return grads, errors, metrics
 
     @fragment
     def update(self, learner: Learner, grads: Any) -> Learner:

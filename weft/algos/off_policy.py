@@ -1,7 +1,8 @@
 """What off-policy algorithms share: collect, keep what was collected, learn from a random part of all that was kept.
 
-A subclass gives `build` and `gradient` (see `weft.algos.learning`), and how to act: `noise` and `act`. If it can be
-`prioritised`, it also says how far off it is at every step that was collected, by `errors`.
+A subclass gives `build` and `loss` (see `weft.algos.learning`), and how to act: `act`, and `noise` if that takes other
+than what a policy draws by. If it can be `prioritised`, it also says how far off it is at every step that was
+collected, by `errors`.
 """
 
 import math
@@ -17,6 +18,7 @@ from weft.envs.timestep import Env
 from weft.fragment import fragment
 from weft.metrics import Mean
 from weft.ops.actions import random_actions
+from weft.ops.distributions import draw_noise
 from weft.ops.memory import initial
 from weft.ops.rollout import Place, Transition, rollout
 from weft.replay.device import DeviceReplay
@@ -50,7 +52,6 @@ class State:
 class OffPolicy(Learning):
     """Settings and the loop around collecting and learning; abstract."""
 
-    num_envs: int = 8
     horizon: int = 1
     """Steps of every environment per iteration."""
     capacity: int = 100_000
@@ -107,9 +108,11 @@ class OffPolicy(Learning):
         learner, replay, metrics = self.improve(env, self.table, state.learner, state.replay, key_learn)
         return replace(state, learner=learner, replay=replay, key=key), episodes | metrics
 
-    @abstractmethod
+    @fragment(name="act.noise")
     def noise(self, env: Env, row: jax.Array, iteration: jax.Array, key: jax.Array) -> Any:
-        """All the randomness of acting in one iteration, leaves [horizon, B, ...]. A fragment `act.noise`."""
+        """All the randomness of acting in one iteration, leaves [horizon, B, ...]."""
+        del row, iteration
+        return draw_noise(env.action_space, key, (self.horizon, env.num_envs))
 
     @abstractmethod
     def act(self, net: Any, obs: Any, memory: Any, noise: Any) -> tuple[Any, Any, Any]:

@@ -5,10 +5,9 @@ from Minari's, as `--dataset minari:ID`. The environment gives its spaces, and e
 (`--eval-every`). What counts as steps of the training are the steps of the dataset that were drawn: as many as it has
 are once through it, in the mean.
 
-A subclass gives `build` (see `weft.algos.learning`), `loss` and `player`.
+A subclass gives `build` and `loss` (see `weft.algos.learning`), and `player`.
 """
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,7 +20,6 @@ from weft.envs.spaces import dtype, map_space
 from weft.envs.timestep import Env
 from weft.envs.wrappers.wrapped import Layer, Wrapped
 from weft.errors import WeftError
-from weft.fragment import fragment
 from weft.metrics import Mean
 from weft.ops.distributions import choices
 from weft.ops.rollout import Transition
@@ -74,10 +72,6 @@ class Offline(Learning):
         kept = room_for(self.dataset, rows=self.num_envs, length=self.item_length)
         return HostDataset(self.dataset, kept) if self.replay == "host" else DeviceReplay(kept)
 
-    @abstractmethod
-    def loss(self, net: Any, target: Any, items: Transition) -> tuple[jax.Array, dict[str, Mean]]:
-        """What is minimised, and metrics."""
-
     def init(self, env: Env, key: jax.Array) -> State:
         self._check(env)
         key_net, key_replay, key = jax.random.split(key, 3)
@@ -93,16 +87,12 @@ class Offline(Learning):
         learner, replay, metrics = self.improve(env, self.table, state.learner, state.replay, key_learn)
         return State(learner, replay, key), metrics
 
-    @fragment
-    def gradient(self, learner: Learner, items: Any, weight: jax.Array, key: jax.Array) -> Any:
-        del key
-        steps = Transition(**items, extra=(), valid=jnp.ones_like(items["terminated"]))
-        grads, metrics = jax.grad(self.loss, has_aux=True)(learner.net, learner.target, steps)
-        return grads, weight, metrics
+    def seen(self, steps: Any) -> Transition:
+        return Transition(**steps, extra=(), valid=jnp.ones_like(steps["terminated"]))
 
     def _check(self, env: Env) -> None:
         """Refuse a dataset of something else, and an environment that would have to be stepped."""
-        name = type(self).__name__.lower()
+        name = type(self).__name__
         if not self.dataset:
             raise WeftError(f"{name} learns from a dataset: give one, as --dataset DIR (`weft eval --record` makes it)")
         source, _ = look(self.dataset)

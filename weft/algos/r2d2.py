@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from weft.algorithm import Play
 from weft.algos.dqn import DQN
-from weft.algos.learning import Learner
+from weft.algos.learning import Learner, Loss
 from weft.envs.timestep import Env
 from weft.errors import WeftError
 from weft.fragment import fragment
@@ -112,25 +112,16 @@ class R2D2(DQN):
 
         return jnp.abs(self._errors(net, target, trajectory, around(net), around(target), n=1)[0]) + 1e-6
 
-    @fragment
-    def gradient(self, learner: Learner, items: Transition, weight: jax.Array, key: jax.Array) -> Any:
+    def loss(self, net: Any, learner: Learner, items: Transition, weight: jax.Array, key: jax.Array) -> Loss:
         del key
         learned = jax.tree.map(lambda x: x[self.burn_in :], items)
-        valid = learned.valid
-        from_target = self._seen(learner.target, items)
+        ours, theirs = (self._around(each, items) for each in (net, learner.target))
+        error, value = self._errors(net, learner.target, learned, ours, theirs, n=self.n_step)
+        loss, valid = 0.5 * jnp.square(error), learned.valid
+        metrics = {"loss": Mean.of(loss, valid), "value": Mean.of(value, valid)}
+        return average(Mean.of(weight * loss, valid)), (priority(error, valid, self.priority_mix) + 1e-6, metrics)
 
-        def loss(net: Any) -> tuple[jax.Array, tuple[jax.Array, dict[str, Mean]]]:
-            error, value = self._errors(
-                net, learner.target, learned, self._seen(net, items), from_target, n=self.n_step
-            )
-            loss = 0.5 * jnp.square(error)
-            metrics = {"loss": Mean.of(loss, valid), "value": Mean.of(value, valid)}
-            return average(Mean.of(weight * loss, valid)), (error, metrics)
-
-        grads, (error, metrics) = jax.grad(loss, has_aux=True)(learner.net)
-        return grads, priority(error, valid, self.priority_mix) + 1e-6, metrics
-
-    def _seen(self, net: Any, items: Transition) -> tuple[Any, Any]:
+    def _around(self, net: Any, items: Transition) -> tuple[Any, Any]:
         """What is seen at every step that is learned from, and where it led."""
         memory = jax.tree.map(lambda x: x[0], items.extra)
         first, rest = (jax.tree.map(part, items) for part in (lambda x: x[: self.burn_in], lambda x: x[self.burn_in :]))

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from weft.algos.actor_critics import ActorCritics
+from weft.algos.off_policy import OffPolicy
 from weft.envs.timestep import Env
 from weft.errors import WeftError
 from weft.fragment import fragment
@@ -19,8 +20,8 @@ from weft.nets.continuous import Controller, Critic, SquashedActor
 
 
 @dataclass(frozen=True, kw_only=True)
-class SAC(ActorCritics):
-    """Soft actor-critic from replay, for actions that are numbers."""
+class SoftActorCritics(ActorCritics):
+    """Settings, and what policy and temperature lose; abstract."""
 
     critics: int = 2
     temperature: float = 1.0
@@ -73,3 +74,8 @@ class SAC(ActorCritics):
         """What the temperature aims for: the wider the bounds, the more entropy stands for the same indecision."""
         reach = net.actor.bounds.reach
         return float(self.target_entropy * reach.size + np.sum(np.log(reach)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SAC(SoftActorCritics, OffPolicy):
+    """Soft actor-critic from replay, for actions that are numbers."""

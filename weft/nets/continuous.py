@@ -51,7 +51,7 @@ class Bounds:
     @classmethod
     def of(cls, space: gym.Space) -> "Bounds":
         if not isinstance(space, gym.spaces.Box):
-            other = "dqn or discrete_sac" if isinstance(space, gym.spaces.Discrete) else "ppo"
+            other = "dqn or discrete_sac, offline cql" if isinstance(space, gym.spaces.Discrete) else "ppo"
             raise WeftError(f"this algorithm is for actions that are numbers (a Box), not for {space}: use {other}")
         found = bounds_of(space)
         if found is None:
@@ -79,6 +79,11 @@ class Bounds:
         """Half of the way from the lowest action to the highest."""
         low, high = self._arrays()
         return (high - low) / 2
+
+    @property
+    def log_volume(self) -> float:
+        """The logarithm of how much room there is; less that is the log density of an action at random."""
+        return float(np.sum(np.log(2 * self.reach)))
 
     def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
         low, high = (np.asarray(bound, np.float32).reshape(self.shape) for bound in (self.low, self.high))

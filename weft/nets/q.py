@@ -49,7 +49,7 @@ class QNet(eqx.Module):
         if not isinstance(action_space, gym.spaces.Discrete):
             raise WeftError(
                 f"values of actions are for a Discrete action space, and this is {action_space}: for numbers use sac, "
-                "td3, ddpg or d4pg"
+                "td3, ddpg or d4pg, offline continuous_cql"
             )
         self.masked, self.atoms = is_masked(observation_space), atoms
         if is_masked(observation_space):
