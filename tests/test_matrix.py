@@ -30,8 +30,8 @@ ITERATIONS = 3
 MERGES = (
     r"merges over the \d replicas of (actor|env|worker), so that each would wait for all, but .* take all \d, use one"
 )
-NO_TABLE = r"unknown fragment of role 'replay' 'replay'"
-NO_STEPS = r"unknown fragment of role '(actor|env|worker)' 'env'"
+NO_TABLE = r"role 'replay' runs 'replay', and the algorithm has no such fragment, only .*: take a layout"
+NO_STEPS = r"role '(actor|env|worker)' runs 'env', and the algorithm has no such fragment, only .*: take a layout"
 WITH_TABLE = ("dqn", "r2d2", "ddpg", "td3", "d4pg", "sac", "discrete_sac")
 OFFLINE = ("bc", "cql", "continuous_cql")
 APEX = tuple(form for form in FORMS if form.startswith("apex"))

@@ -15,7 +15,17 @@ def unknown(kind: str, given: str, known: Iterable[str]) -> WeftError:
     unknown layout 'acotrs': did you mean 'actors'? (known: actors, fused, seed)
     """
     names = sorted(known)
-    near = difflib.get_close_matches(given, names, n=3, cutoff=0.5)
-    hint = "did you mean " + " or ".join(repr(name) for name in near) + "? " if near else ""
-    listing = ", ".join(names) if len(names) <= 12 else ", ".join(names[:12]) + ", ..."
-    return WeftError(f"unknown {kind} {given!r}: {hint}(known: {listing})")
+    hint = " ".join(filter(None, (nearest(given, names), f"(known: {listed(names)})")))
+    return WeftError(f"unknown {kind} {given!r}: {hint}")
+
+
+def nearest(given: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """A question for those names that are most like the one that was given, if any are."""
+    near = difflib.get_close_matches(given, sorted(known), n=3, cutoff=cutoff)
+    return "did you mean " + " or ".join(repr(name) for name in near) + "?" if near else ""
+
+
+def listed(known: Iterable[str]) -> str:
+    """Names in order, the first twelve of them."""
+    names = sorted(known)
+    return ", ".join(names) if len(names) <= 12 else ", ".join(names[:12]) + ", ..."

@@ -82,7 +82,7 @@ def test_a_layout_that_only_divides_learning_changes_nothing(dataset: str) -> No
 
 
 def test_a_layout_that_steps_environments_is_refused(dataset: str) -> None:
-    with pytest.raises(WeftError, match="unknown fragment of role 'actor' 'env'"):
+    with pytest.raises(WeftError, match="role 'actor' runs 'env', and the algorithm has no such fragment"):
         driver.train(BC(**SMALL, dataset=dataset), ENV, layout="actors", steps=64)
 
 

@@ -120,9 +120,15 @@ def test_a_branch_with_a_merge_cannot_be_cut_between_replicas() -> None:
     ("layout", "message"),
     [
         (apart(one="a"), "no role runs the fragment 'b': add it to a role's runs .*one {a}.* or let a role run '\\*'"),
-        (apart(one="a", two="b", three="leern"), "unknown fragment of role 'three' 'leern': did you mean 'learn'"),
-        (apart(one="a", two="b", three="a.inner"), "unknown fragment of role 'three' 'a.inner'"),
-        (apart(one="a", two="b", three="lear"), "unknown fragment of role 'three' 'lear'"),
+        (
+            apart(one="a", two="b", three="leern"),
+            "role 'three' runs 'leern', .* only a, b, learn: did you mean 'learn",
+        ),
+        (
+            apart(one="a", two="b", three="a.inner"),
+            "role 'three' runs 'a.inner', .*: take a layout that names only these",
+        ),
+        (apart(one="a", two="b", three="lear"), "role 'three' runs 'lear', .*: did you mean 'learn'"),
     ],
     ids=["unplaced", "misspelt", "below", "part of a name"],
 )

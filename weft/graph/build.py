@@ -21,7 +21,7 @@ import jax
 import jax.extend.core as jex
 import numpy as np
 
-from weft.errors import WeftError, unknown
+from weft.errors import WeftError, listed, nearest
 from weft.graph.graph import Graph, Node, Value
 from weft.graph.marks import Mark, mark_of, marks_in, placed_as, scan_shape, token_place
 from weft.graph.trace import Trace
@@ -273,7 +273,11 @@ def _check_names(layout: Layout, known: frozenset[str]) -> None:
     for role in layout.roles:
         for name in role.runs:
             if name != "*" and not any(f"{fragment}.".startswith(f"{name}.") for fragment in known):
-                raise unknown(f"fragment of role {role.name!r}", name, known)
+                fitting = "take a layout that names only these (docs/layouts.md shows what trains under what)"
+                raise WeftError(
+                    f"the layout's role {role.name!r} runs {name!r}, and the algorithm has no such fragment, only "
+                    f"{listed(known)}: {nearest(name, known, cutoff=0.6) or fitting}"
+                )
 
 
 def _uncuttable(eqn: Any, roles: frozenset[str]) -> WeftError:
