@@ -9,7 +9,7 @@ import pytest
 import rlax
 
 import weft
-from weft.algos.dqn import DQN, _nth
+from weft.algos.dqn import DQN
 from weft.envs import make
 from weft.envs.timestep import TimeStep
 from weft.errors import WeftError
@@ -102,12 +102,6 @@ def test_exploration_falls_and_differs_between_environments():
     np.testing.assert_allclose(algo._exploration(rows, jnp.int32(50)), 0.5)
     last = algo._exploration(rows, jnp.int32(1000))
     np.testing.assert_allclose(last, [0.1, 0.1 ** (5 / 3), 0.1 ** (7 / 3), 0.001], rtol=1e-5)
-
-
-def test_random_choices_keep_to_what_there_is(key):
-    allowed = jnp.array([[True, False, True, False], [False, False, False, True]])
-    drawn = [_nth(allowed, jnp.full(2, number)).tolist() for number in range(4)]
-    assert drawn == [[0, 3], [2, 3], [0, 3], [2, 3]]
 
 
 @pytest.mark.parametrize(("layout", "replay"), [("actors", "device"), ("seed", "host")])

@@ -19,7 +19,7 @@ from weft.envs.timestep import Env
 from weft.fragment import fragment
 from weft.metrics import Mean
 from weft.nets.q import QNet
-from weft.ops.actions import random_actions
+from weft.ops.actions import nth, random_actions
 from weft.ops.losses import average
 from weft.ops.n_step import at_step, n_step
 from weft.ops.q_learning import atoms, chosen, cross_entropy, greedy, huber, project
@@ -74,7 +74,7 @@ class DQN(OffPolicy):
         allowed = net.allowed(obs)
         best = greedy(self.value(net, obs), allowed)
         if allowed is not None:
-            drawn = _nth(allowed, drawn)
+            drawn = nth(allowed, drawn)
         return jnp.where(explores, drawn, best), (), memory
 
     def value(self, net: QNet, obs: Any) -> jax.Array:
@@ -132,10 +132,3 @@ class DQN(OffPolicy):
 
     def _support(self) -> jax.Array:
         return atoms(self.v_min, self.v_max, self.num_atoms)
-
-
-def _nth(allowed: jax.Array, number: jax.Array) -> jax.Array:
-    """The choice that stands at `number`, counted round and round, among those that there are."""
-    counts = jnp.maximum(jnp.sum(allowed, axis=-1), 1)
-    place = jnp.cumsum(allowed, axis=-1) - 1
-    return jnp.argmax(allowed & (place == (number % counts)[..., None]), axis=-1).astype(jnp.int32)

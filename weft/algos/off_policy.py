@@ -17,7 +17,8 @@ from weft.algos.learning import Learner, Learning
 from weft.envs.timestep import Env
 from weft.fragment import fragment
 from weft.metrics import Mean
-from weft.ops.actions import random_actions
+from weft.nets.encoder import mask_of
+from weft.ops.actions import permitted, random_actions
 from weft.ops.distributions import draw_noise
 from weft.ops.memory import initial
 from weft.ops.rollout import Place, Transition, rollout
@@ -138,7 +139,9 @@ class OffPolicy(Learning):
 
         def act(obs: Any, memory: Any, noise: Any) -> tuple[Any, Any, Any]:
             action, extra, memory = self.act(state.learner.net, obs, memory, noise[0])
-            return noise[1] if random else action, extra, memory
+            if random:
+                action = permitted(env.action_space, noise[1], mask_of(env.observation_space, obs))
+            return action, extra, memory
 
         noise = self.noise(env, state.row, state.iteration, key_act)
         drawn = self.random(env, key_act) if random else ()
@@ -148,5 +151,5 @@ class OffPolicy(Learning):
 
     @fragment(name="act.random")
     def random(self, env: Env, key: jax.Array) -> Any:
-        """Actions of the warm-up."""
+        """Actions of the warm-up, before any is ruled out."""
         return random_actions(env.action_space, key, (self.horizon, env.num_envs))

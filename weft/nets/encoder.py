@@ -108,6 +108,11 @@ def is_masked(space: gym.Space) -> TypeGuard[gym.spaces.Dict]:
     return isinstance(space, gym.spaces.Dict) and set(space.spaces) == MASKED
 
 
+def mask_of(space: gym.Space, obs: Any) -> Any:
+    """The mask of actions that an observation of a space comes with, if it does."""
+    return obs["action_mask"] if is_masked(space) else None
+
+
 def without_mask(space: gym.Space) -> gym.Space:
     """The part of an observation space that is encoded."""
     return space["observation"] if is_masked(space) else space

@@ -1,0 +1,29 @@
+"""What every algorithm that collects into a table must hold to."""
+
+from typing import Any
+
+import pytest
+
+from tests.envs.games import Masking
+from weft.algos.discrete_sac import DiscreteSAC
+from weft.algos.dqn import DQN
+from weft.algos.off_policy import OffPolicy
+from weft.algos.r2d2 import R2D2
+from weft.runtime.driver import train
+
+SMALL: dict[str, Any] = {"num_envs": 4, "horizon": 2, "hidden": (8,), "batch_size": 8, "updates": 2, "capacity": 400}
+
+
+class Strict(Masking):
+    """Insists on what it allows."""
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:
+        assert self.mask()[action], (action, self.mask())
+        return super().step(action)
+
+
+@pytest.mark.parametrize("kind", [DQN, R2D2, DiscreteSAC])
+def test_every_action_keeps_to_the_mask_also_in_the_warm_up(kind: type[OffPolicy]) -> None:
+    algo = kind(**SMALL, warm_up_steps=160)
+    result = train(algo, "tests.algos.test_off_policy:Strict", steps=240)
+    assert (result.steps, int(result.state.learner.updates)) == (240, 2 * (30 - algo.warm_up_iterations))
