@@ -6,8 +6,9 @@
 A part is one operation, done by every contender in all the ways that it offers; a peer counts with the way that was
 fastest. Contenders run in processes of their own, and in environments of their own, which are made when first needed:
 Reverb and cpprb in `benchmarks/.peers-replay`, flashbax in `benchmarks/.peers-flashbax`. Each fills its tables before
-the first round, which is not counted; then every way is measured in every round, in turn. A ratio is taken within a
-round, and its median over the rounds is reported with the least and the most.
+the first round, which is not counted; then every way is measured in every round, in turn, while the other contenders
+are stopped: some are never idle. A ratio is taken within a round, and its median over the rounds is reported with the
+least and the most.
 
 Transitions are of 44 bytes: an observation of 4 numbers, action, reward, next observation, done. Tables hold a million
 of them, Reverb's 100,000: it takes kilobytes for each, and is none the slower for having fewer. Frames are sequences of
@@ -15,9 +16,11 @@ of them, Reverb's 100,000: it takes kilobytes for each, and is none the slower f
 """
 
 import argparse
+import contextlib
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -55,19 +58,27 @@ class Contender:
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         command = [PYTHONS[who], HERE / "peers" / f"{who}_replay.py"]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self.log}
-        self.process = subprocess.Popen(command, text=True, env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}, **pipes)
+        environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
+        self.process = subprocess.Popen(command, text=True, env=environment, start_new_session=True, **pipes)
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the process and to its servers."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
 
     def measure(self, way: Way, seconds: float) -> dict[str, float]:
         assert self.process.stdin is not None and self.process.stdout is not None
+        self.signal(signal.SIGCONT)
         print(json.dumps({"case": way.case, "options": way.options, "seconds": seconds}), file=self.process.stdin)
         self.process.stdin.flush()
-        late = threading.Timer(PATIENCE, self.process.kill)
+        late = threading.Timer(PATIENCE, lambda: self.signal(signal.SIGKILL))
         late.start()
         answer = self.process.stdout.readline()
         late.cancel()
         if not answer:
             self.log.seek(0)
             raise SystemExit(f"{way.name} ended with {self.process.wait()}:\n{self.log.read()[-4000:]}")
+        self.signal(signal.SIGSTOP)
         return json.loads(answer)
 
     def __enter__(self) -> "Contender":
@@ -75,6 +86,7 @@ class Contender:
 
     def __exit__(self, *_: object) -> None:
         assert self.process.stdin is not None
+        self.signal(signal.SIGCONT)
         self.process.stdin.close()
         self.process.wait()
         self.log.close()
