@@ -13,6 +13,7 @@ import pytest
 
 from tests.matrix import DEVICE, FORMS, HOST, NUM_ENVS, ROWS, SEVERAL, Cell, refusal
 from weft import check
+from weft.algorithm import name_of
 from weft.algos import ALGOS
 from weft.envs.gymnasium import GymGame
 from weft.errors import WeftError
@@ -168,6 +169,10 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
 def steps_of(cell: Cell) -> int:
     """Environment steps in one iteration."""
     return NUM_ENVS * cell.algo.horizon  # type: ignore[attr-defined]
+
+
+def test_algorithms_go_by_the_names_that_they_are_asked_for_by() -> None:
+    assert [name_of(kind()) for kind in ALGOS.values()] == list(ALGOS)
 
 
 def test_the_matrix_has_every_algorithm_and_every_layout() -> None:

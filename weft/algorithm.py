@@ -8,6 +8,7 @@ An algorithm that has to collect before it can learn has a *warm-up*: so many it
 `step`, come before the first of `step`. A layout projects one like the other.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -68,3 +69,8 @@ class Algorithm(ABC):
     @abstractmethod
     def step(self, env: Env, state: Any) -> tuple[Any, dict[str, Mean]]:
         """One iteration: the next state, and what was measured."""
+
+
+def name_of(algo: Algorithm) -> str:
+    """The name that an algorithm goes by: `discrete_sac` for DiscreteSAC."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(algo).__name__).lower()

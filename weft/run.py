@@ -13,7 +13,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from weft.algorithm import Algorithm
+from weft.algorithm import Algorithm, name_of
 from weft.envs.world import EnvSpec, World
 from weft.envs.wrappers.record import recorded, unrecorded
 from weft.evaluation.learned import save_state
@@ -53,7 +53,7 @@ def train(
     """
     run: dict[str, Any] = {"layout": layout or "fused", "engine": engine, "steps": steps, "seed": seed}
     world = World.of(env, env_options, wrappers)
-    name = type(algo).__name__.lower()
+    name = name_of(algo)
     path = choose_folder(out, algo=name, env=world.name)
     played = world if record is None else recorded(world, record, algo)
     with ExitStack() as stack:

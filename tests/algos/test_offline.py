@@ -143,10 +143,10 @@ def test_evaluation_needs_no_step_of_the_training(dataset: str, tmp_path: Any) -
 @pytest.mark.parametrize(
     ("settings", "env", "wrappers", "message"),
     [
-        ({"dataset": ""}, ENV, (), "BC learns from a dataset: give one, as --dataset DIR"),
+        ({"dataset": ""}, ENV, (), "bc learns from a dataset: give one, as --dataset DIR"),
         ({"dataset": "/nowhere"}, ENV, (), "no dataset in /nowhere"),
         ({}, "gymnax:Acrobot-v1", (), "was recorded on gymnax:CartPole-v1, with observation_space"),
-        ({}, ENV, ("normalise_obs",), "NormaliseObs learns from the steps that are taken, and BC takes none"),
+        ({}, ENV, ("normalise_obs",), "NormaliseObs learns from the steps that are taken, and bc takes none"),
         ({"num_envs": 500}, ENV, (), "has 400 steps, and 500 are needed to fill 500 rows"),
         ({"gamma": 0.5}, ENV, (), "never read its setting gamma=0.5"),
     ],

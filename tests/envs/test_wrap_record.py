@@ -205,5 +205,5 @@ class Silent(A2C):
 
 
 def test_an_algorithm_must_take_out_the_episodes(tmp_path: Path) -> None:
-    with pytest.raises(WeftError, match="Silent calls env.episodes 0 times in an iteration"):
+    with pytest.raises(WeftError, match="silent calls env.episodes 0 times in an iteration"):
         recorded(World.of(ENV), tmp_path / "data", Silent(num_envs=4))

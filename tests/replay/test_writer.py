@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import hypothesis.strategies as st
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -128,6 +129,42 @@ def test_without_priorities_items_get_the_highest_so_far(chunk):
         writer.append({"value": [1]}, priority=priority)
     writer.flush()
     assert table.items().priority.tolist() == [5.0, 5.0, 1.0]
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+@pytest.mark.parametrize(
+    "given",
+    [
+        np.asfortranarray,
+        lambda x: x[::-1].copy()[::-1],
+        lambda x: x.astype(np.float64),
+        lambda x: x.astype(">f4"),
+        lambda x: x.tolist(),
+        jnp.asarray,
+    ],
+    ids=["by columns", "backwards", "wider", "other bytes", "lists", "of JAX"],
+)
+def test_steps_are_the_same_however_their_arrays_lie(given, chunk):
+    store = Store({"x": np.zeros((2, 3), np.float32)}, capacity=20, rows=2)
+    writer = Writer(Table(store=store, capacity=20), chunk=chunk)
+    steps = np.random.default_rng(0).random((3, 2, 2, 3), np.float32)
+    for step in steps:
+        writer.append({"x": given(step)})
+        step[:] = -1  # what was appended is the writer's
+    np.testing.assert_array_equal(store.column("x")[:6], np.random.default_rng(0).random((6, 2, 3), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("x", "why"),
+    [(np.zeros(3), "3 steps for 2 rows"), (np.zeros((2, 1)), "expected \\[n\\]"), (np.array(["a", "b"]), "is <U1")],
+)
+def test_a_step_that_does_not_fit_is_refused_before_it_is_kept(x, why):
+    writer = Writer(Table(store=Store({"x": np.float32(0)}, capacity=20, rows=2), capacity=20), chunk=10)
+    with pytest.raises(WeftError, match=why):
+        writer.append({"x": x})
+    writer.append({"x": np.zeros(2, np.float32)})
+    writer.flush()
+    assert writer.tables[0].size == 2
 
 
 def test_a_writer_fills_several_tables():

@@ -15,6 +15,7 @@ import gymnasium as gym
 import jax
 import jax.numpy as jnp
 
+from weft.algorithm import name_of
 from weft.algos.learning import Learner, Learning
 from weft.envs.spaces import dtype, map_space
 from weft.envs.timestep import Env
@@ -92,7 +93,7 @@ class Offline(Learning):
 
     def _check(self, env: Env) -> None:
         """Refuse a dataset of something else, and an environment that would have to be stepped."""
-        name = type(self).__name__
+        name = name_of(self)
         if not self.dataset:
             raise WeftError(f"{name} learns from a dataset: give one, as --dataset DIR (`weft eval --record` makes it)")
         source, _ = look(self.dataset)

@@ -39,7 +39,7 @@ from typing import Any
 
 import jax
 
-from weft.algorithm import Algorithm
+from weft.algorithm import Algorithm, name_of
 from weft.envs.world import World
 from weft.errors import WeftError
 from weft.report.logs import EvalLog, EventLog, MetricLog, SystemLog
@@ -96,7 +96,7 @@ def describe_run(algo: Algorithm, world: World, **settings: Any) -> dict[str, An
     fields = {field.name: _written(getattr(algo, field.name)) for field in dataclasses.fields(algo)}
     kind = type(algo)
     played = {"env": _written(world.source), "env_options": dict(world.options), "wrappers": world.wrappers}
-    names = {"algo": kind.__name__.lower(), "class": f"{kind.__module__}:{kind.__qualname__}"}
+    names = {"algo": name_of(algo), "class": f"{kind.__module__}:{kind.__qualname__}"}
     return {**names, "config": fields, **played, **settings, "weft": VERSION, "jax": jax.__version__}
 
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from weft.algorithm import Algorithm, Phase
+from weft.algorithm import Algorithm, Phase, name_of
 from weft.envs.world import EnvSpec, World
 from weft.errors import WeftError, unknown
 from weft.evaluation.strand import Evaluations
@@ -156,7 +156,7 @@ def train(
         _refuse_nan(state)
         reporter.finish()
     return Result(
-        algo=type(algo).__name__.lower(),
+        algo=name_of(algo),
         env=plan.env_of.name,
         layout=plan.layout.name,
         engine=engine,

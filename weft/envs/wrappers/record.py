@@ -30,7 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from weft.algorithm import Algorithm
+from weft.algorithm import Algorithm, name_of
 from weft.envs.timestep import Env, TimeStep
 from weft.envs.world import World
 from weft.envs.wrappers.wrapped import Layer, Wrapped, WrappedState, over
@@ -66,8 +66,8 @@ def record(env: Env, path: str | Path, *, name: str, num_envs: int, steps: int) 
 def recorded(world: World, path: str | Path, algo: Algorithm) -> World:
     """The world that an algorithm trains in with every step recorded in a new dataset, inside of its wrappers."""
     if algo.steps_per_iteration is not None:
-        kind = type(algo).__name__.lower()
-        raise WeftError(f"{kind} takes no steps in its environment, so there is nothing to record: leave --record out")
+        name = name_of(algo)
+        raise WeftError(f"{name} takes no steps in its environment, so there is nothing to record: leave --record out")
     check_new(path)
     inside = Inside(replace(world, wrappers=()), str(path), algo.num_envs, _steps(algo, world))
     inside(1)
@@ -152,7 +152,7 @@ def _steps(algo: Algorithm, world: World) -> int:
     jaxpr = trace(algo.settle(asynchronous=False), world(algo.num_envs)).jaxpr.jaxpr
     if (found := calls(jaxpr, "env.episodes")) != 1:
         raise WeftError(
-            f"{type(algo).__name__} calls env.episodes {found} times in an iteration: to record what is played, it "
+            f"{name_of(algo)} calls env.episodes {found} times in an iteration: to record what is played, it "
             "must be called once, after all steps"
         )
     return calls(jaxpr, "env")
