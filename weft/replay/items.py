@@ -26,6 +26,10 @@ ONE = np.int32(1)
 """Of the type that it is added to: to add any other in place is thirty times as slow."""
 
 
+ITEM = np.dtype([("key", "u8"), ("start", "i8"), ("priority", "f8"), ("times_sampled", "i4"), ("length", "i4")])
+FIELDS = ITEM.names or ()
+
+
 class Items(NamedTuple):
     """Items of a table, as arrays [n]."""
 
@@ -62,14 +66,12 @@ class Sample(NamedTuple):
 class ItemArrays:
     """All items of a table; a slot without one has an even key."""
 
-    def __init__(self, capacity: int, longest: int = 1) -> None:
-        """Of items of at most `longest` steps."""
+    def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self.key = np.arange(capacity, dtype=np.uint64)
-        self.start = np.zeros(capacity, np.int64)
-        self.length = np.zeros(capacity, np.min_scalar_type(longest))
-        self.priority = np.zeros(capacity)
-        self.times_sampled = np.zeros(capacity, np.int32)
+        # All that is known of an item is in one place: to read it of random slots costs one look into memory for each.
+        self.records = np.zeros(capacity, ITEM)
+        self.key, self.start, self.priority, self.times_sampled, self.length = (self.records[name] for name in FIELDS)
+        self.key[:] = np.arange(capacity)
         # The next free slot is the last here.
         self.free = np.arange(capacity - 1, -1, -1, dtype=np.int32)
         self.size = 0
@@ -110,7 +112,8 @@ class ItemArrays:
         """The slots of the keys that are not stale, and which of the keys these are."""
         keys = np.asarray(keys, np.uint64).reshape(-1)
         slots = (keys & SLOT).astype(np.int64)
-        found = (self.key.take(slots, mode="clip") == keys) & ((keys & HANDS) != 0)
+        there = self.key[np.minimum(slots, self.capacity - 1)]
+        found = (there == keys) & ((keys & HANDS) != 0)
         return (slots, found) if found.all() else (slots[found], found)
 
     def occupied(self) -> np.ndarray:
@@ -118,19 +121,18 @@ class ItemArrays:
         return np.flatnonzero(self.key & HANDS)
 
     def at(self, slots: np.ndarray) -> Items:
-        arrays = (self.key, self.start, self.length, self.priority, self.times_sampled)
-        key, start, length, priority, times_sampled = (array.take(slots, mode="clip") for array in arrays)
-        return Items(key, start, length.astype(np.int32), priority, times_sampled)
+        records = self.records.take(slots, mode="clip")
+        return Items(*(records[name] for name in Items._fields))
 
     def state(self) -> dict[str, Any]:
         """What must be saved: arrays, and values that JSON can hold."""
-        return {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in vars(self).items()}
+        arrays = {name: getattr(self, name).copy() for name in (*FIELDS, "free")}
+        return {**arrays, "size": self.size, "draws": self.draws}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` gave."""
-        for name, array in vars(self).items():
-            if isinstance(array, np.ndarray):
-                array[:] = state[name]
+        for name in (*FIELDS, "free"):
+            getattr(self, name)[:] = state[name]
         self.size, self.draws = int(state["size"]), int(state["draws"])
 
 

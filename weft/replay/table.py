@@ -65,7 +65,7 @@ class Table:
         self.remover.reserve(capacity)
         self.max_times_sampled = max_times_sampled
         self.rng = np.random.default_rng(seed)
-        self._items, self._starts = ItemArrays(capacity, length), None
+        self._items, self._starts = ItemArrays(capacity), None
         self._parts = {"items": self._items, "sampler": self.sampler, "remover": self.remover}
         self._lock = self.store.lock
         self._gate = Gate(name, self._lock, self._items, limiter or MinimumSize(1), max_times_sampled)
