@@ -13,6 +13,7 @@ and puts them together. The columns of a step have the path to them as their nam
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,7 +103,7 @@ def _branch(tree: Any) -> _Branch | None:
     parts, names = tuple(map(_branch, children.values())), list(children)
     if isinstance(tree, Mapping):
         keys = list(tree)
-        return _Branch(parts, lambda given: _values(given, keys), lambda leaves: dict(zip(keys, leaves, strict=True)))
+        return _Branch(parts, _getter(keys), lambda leaves: dict(zip(keys, leaves, strict=True)))
     if tree is None:
         return _Branch((), lambda given: () if given is None else (given,), lambda leaves: None)
     if hasattr(tree, "_fields"):
@@ -116,10 +117,16 @@ def _branch(tree: Any) -> _Branch | None:
     )
 
 
-def _values(given: Mapping[Any, Any], keys: list[Any]) -> list[Any]:
-    if len(given) != len(keys):
-        raise KeyError
-    return [given[key] for key in keys]
+def _getter(keys: list[Any]) -> Callable[[Any], Sequence[Any]]:
+    """The values of these keys, of a mapping that has no others."""
+    count, values = len(keys), itemgetter(*keys) if len(keys) > 1 else lambda given: tuple(given[key] for key in keys)
+
+    def get(given: Any) -> Sequence[Any]:
+        if len(given) != count:
+            raise KeyError
+        return values(given)
+
+    return get
 
 
 def _flatten(branch: _Branch | None, tree: Any, leaves: list[Any]) -> None:
