@@ -123,7 +123,6 @@ REPLAYED = (
     replayed("dqn", "gymnax:CartPole-v1", 200_000, 475, *APEX, layout="apex:actors=2"),
     replayed("sac", "gymnax:Pendulum-v1", 20_000, -200, *FAST),
     replayed("ddpg", "gymnax:Pendulum-v1", 30_000, -200, *FAST),
-    replayed("d4pg", "gymnax:Pendulum-v1", 30_000, -200, *FAST, *RETURNS),
     replayed("d4pg", "gymnax:Pendulum-v1", 30_000, -200, *FAST, *RETURNS, "prioritised=true"),
     replayed("discrete_sac", "gymnax:CartPole-v1", 100_000, 475, *CHOICES),
     replayed("sac", "gym:HalfCheetah-v5", 300_000, 4000, *RUNNING),
