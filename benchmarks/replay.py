@@ -61,24 +61,24 @@ class Contender:
         environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
         self.process = subprocess.Popen(command, text=True, env=environment, start_new_session=True, **pipes)
 
-    def signal(self, number: signal.Signals) -> None:
+    def send(self, number: signal.Signals) -> None:
         """To the process and to its servers."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
     def measure(self, way: Way, seconds: float) -> dict[str, float]:
         assert self.process.stdin is not None and self.process.stdout is not None
-        self.signal(signal.SIGCONT)
+        self.send(signal.SIGCONT)
         print(json.dumps({"case": way.case, "options": way.options, "seconds": seconds}), file=self.process.stdin)
         self.process.stdin.flush()
-        late = threading.Timer(PATIENCE, lambda: self.signal(signal.SIGKILL))
+        late = threading.Timer(PATIENCE, lambda: self.send(signal.SIGKILL))
         late.start()
         answer = self.process.stdout.readline()
         late.cancel()
         if not answer:
             self.log.seek(0)
             raise SystemExit(f"{way.name} ended with {self.process.wait()}:\n{self.log.read()[-4000:]}")
-        self.signal(signal.SIGSTOP)
+        self.send(signal.SIGSTOP)
         return json.loads(answer)
 
     def __enter__(self) -> "Contender":
@@ -86,7 +86,7 @@ class Contender:
 
     def __exit__(self, *_: object) -> None:
         assert self.process.stdin is not None
-        self.signal(signal.SIGCONT)
+        self.send(signal.SIGCONT)
         self.process.stdin.close()
         self.process.wait()
         self.log.close()

@@ -143,15 +143,15 @@ def reached(where: str, kind: str) -> Any:
     return client.table("table")
 
 
-def placed(case: str) -> Any:
+def placed(case: Any) -> Any:
     """What is measured, on the host or on the device."""
 
     def repeated(*, where: str = "process", **options: Any) -> Repeated:
         if where != "device":
-            return globals()[case](where=where, **options)
+            return case(where=where, **options)
         import weft_device
 
-        return getattr(weft_device, case)(items=ITEMS, **options)
+        return weft_device.CASES[case.__name__](**options)
 
     return repeated
 
@@ -165,8 +165,8 @@ def main() -> None:
         print(f"serving {Server([full(args.kind)], token=TOKEN).address}", flush=True)
         sys.stdin.read()
         os._exit(0)
-    cases = {case: placed(case) for case in ("insert", "sample", "update")}
-    obey({**cases, "step": step, "sequences": sequences, "memory": memory})
+    either = {case.__name__: placed(case) for case in (insert, sample, update)}
+    obey({**either, "step": step, "sequences": sequences, "memory": memory})
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from weft.replay import wire
 from weft.replay.client import connect
 from weft.replay.limiter import MinimumSize, Queue
 from weft.replay.selectors import Fifo
-from weft.replay.server import Server
+from weft.replay.server import WAITING, Server
 
 
 def test_it_listens_on_the_loopback_interface_and_asks_for_its_token(monkeypatch):
@@ -179,13 +179,21 @@ def test_inserts_that_wait_for_samples_and_samples_that_wait_for_inserts_take_tu
 
 def test_whoever_goes_while_a_call_waits_takes_nothing_with_it():
     with served(table(limiter=MinimumSize(3))) as (server, client):
+        known = set(server.connections)
         connection, _ = greeted(server)
+        (theirs,) = set(server.connections) - known
         wire.send(connection, wire.encode({"id": 1, "method": "sample", "table": "a", "args": {"n": 1}}, {}))
+        assert soon(lambda: theirs.waiting._value == WAITING - 1), "the call waits"
         connection.close()
-        deadline = time.monotonic() + 10
-        while len(server.connections) > 1 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(0.6)
+        assert soon(lambda: theirs not in server.connections), "its client has gone"
         remote = client.table("a")
         remote.insert(steps(3))
+        assert soon(lambda: theirs.waiting._value == WAITING), "and it has ended"
         assert remote.info()["sampled"] == 0
+
+
+def soon(holds, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return holds()

@@ -147,7 +147,7 @@ class Prioritised(Selector):
 
     def insert(self, slots: Slots, priorities: np.ndarray) -> None:
         self.there[span(slots)] = True
-        alike = priorities.strides == (0,)
+        alike = priorities.strides == (0,)  # one number for all: as `repeated` gives it
         self.tree.set(slots, (priorities[:1] if alike else priorities) ** self.exponent)
 
     def remove(self, slots: Slots) -> None:
