@@ -22,12 +22,12 @@ import numpy as np
 from weft.algorithm import Algorithm
 from weft.algos import ALGOS
 from weft.algos.offline import Offline
+from weft.datasets.dataset import Recorder, Source
 from weft.envs import make
 from weft.envs.world import World
 from weft.errors import WeftError
 from weft.layout.catalogue import LAYOUTS, parse
 from weft.ops.actions import random_actions
-from weft.replay.dataset import Recorder, Source
 from weft.runtime.driver import Plan
 
 DEVICE, HOST = "gymnax", "gym"

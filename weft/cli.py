@@ -20,7 +20,7 @@ from weft.evaluation.play import describe_evaluation, evaluate
 from weft.evaluation.saved import SavedRun
 from weft.layout.catalogue import LAYOUTS, parse
 from weft.project.printer import FORMATS, describe
-from weft.replay.serve import add_replay
+from weft.replay.server.serve import add_replay
 from weft.run import DEFAULT_STEPS, summarise, summary_record, train
 from weft.runtime.check import check
 from weft.runtime.driver import Plan

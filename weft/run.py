@@ -14,8 +14,8 @@ from typing import Any
 import gymnasium as gym
 
 from weft.algorithm import Algorithm, name_of
+from weft.datasets.record import recorded, unrecorded
 from weft.envs.world import EnvSpec, World
-from weft.envs.wrappers.record import recorded, unrecorded
 from weft.evaluation.learned import save_state
 from weft.layout.layout import Layout
 from weft.report.files import PARAMS, RunFolder, choose_folder, describe_run

@@ -26,8 +26,8 @@ from replay_worker import (
 )
 
 from weft.replay import Prioritised, Store, Table, Uniform, importance_weights
-from weft.replay.client import connect
-from weft.replay.server import Server
+from weft.replay.server.client import connect
+from weft.replay.server.server import Server
 from weft.replay.writer import Writer
 
 ITEMS = 1_000_000

@@ -5,8 +5,8 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 
+from weft.datasets.dataset import Recorder, Source
 from weft.envs import make
-from weft.replay.dataset import Recorder, Source
 
 ENV, NUMBERS = "gymnax:CartPole-v1", "gymnax:Pendulum-v1"
 

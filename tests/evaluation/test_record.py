@@ -9,12 +9,12 @@ import weft
 from tests.envs.games import Counting
 from weft.algos.ppo import PPO
 from weft.cli import main
+from weft.datasets.dataset import Recorder, Source, look, read
 from weft.envs.world import World
 from weft.evaluation.episodes import Evaluator
 from weft.evaluation.learned import Learning
 from weft.evaluation.play import evaluate
 from weft.evaluation.saved import SavedRun
-from weft.replay.dataset import Recorder, Source, look, read
 from weft.runtime.driver import Plan
 
 SMALL = {"num_envs": 4, "horizon": 16, "hidden": (8,), "minibatches": 2}

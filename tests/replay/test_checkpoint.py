@@ -15,17 +15,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.replay.serving import CALLS, SIGNATURE, alike, play, served, steps, table
+from tests.replay.server.serving import CALLS, SIGNATURE, alike, play, served, steps, table
 from weft.errors import WeftError
-from weft.replay import checkpoint, journal
-from weft.replay.calls import Request
+from weft.replay import checkpoint
 from weft.replay.checkpoint import restore, save
-from weft.replay.client import connect
-from weft.replay.keeper import Keeper
 from weft.replay.limiter import Queue, SamplesPerInsert
 from weft.replay.selectors import Fifo, Lifo, MaxHeap, MinHeap, Selector, Uniform
-from weft.replay.server import Server
-from weft.replay.service import Service
+from weft.replay.server import Server, journal
+from weft.replay.server.calls import Request
+from weft.replay.server.client import connect
+from weft.replay.server.keeper import Keeper
+from weft.replay.server.service import Service
 from weft.replay.store import Store
 from weft.replay.sumtree import Prioritised
 from weft.replay.table import Table
@@ -239,10 +239,10 @@ def test_calls_that_fail_leave_the_same_state_when_they_are_repeated(tmp_path):
 
 SERVER = """
     import sys, threading
-    from tests.replay.serving import table
-    from weft.replay.keeper import Keeper
-    from weft.replay.server import Server
-    from weft.replay.service import Service
+    from tests.replay.server.serving import table
+    from weft.replay.server.keeper import Keeper
+    from weft.replay.server.server import Server
+    from weft.replay.server.service import Service
     service = Service([table(capacity=100_000, seed=4)])
     keeper = Keeper(sys.argv[1], service, sync=sys.argv[4] == "sync")
     keeper.save_every(0.05)

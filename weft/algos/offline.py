@@ -17,6 +17,8 @@ import jax.numpy as jnp
 
 from weft.algorithm import name_of
 from weft.algos.learning import Learner, Learning
+from weft.datasets.dataset import look
+from weft.datasets.recorded import HostDataset, fill, room_for
 from weft.envs.spaces import dtype, map_space
 from weft.envs.timestep import Env
 from weft.envs.wrappers.wrapped import Layer, Wrapped
@@ -24,9 +26,7 @@ from weft.errors import WeftError
 from weft.metrics import Mean
 from weft.ops.distributions import choices
 from weft.ops.rollout import Transition
-from weft.replay.dataset import look
 from weft.replay.device import DeviceReplay
-from weft.replay.recorded import HostDataset, fill, room_for
 
 
 @jax.tree_util.register_dataclass

@@ -7,13 +7,13 @@ from typing import Any
 
 import jax
 
+from weft.datasets.dataset import Recorder, Source
 from weft.envs.world import World
 from weft.errors import WeftError
 from weft.evaluation.episodes import CHUNK, Evaluator
 from weft.evaluation.learned import Learning
 from weft.evaluation.saved import SavedRun
 from weft.evaluation.video import Camera, check_suffix
-from weft.replay.dataset import Recorder, Source
 from weft.report.update import Evaluation
 
 

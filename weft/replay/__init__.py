@@ -10,13 +10,11 @@
 """
 
 from weft.replay.checkpoint import restore, save
-from weft.replay.client import Client, connect
 from weft.replay.items import Info, Items, Sample
 from weft.replay.limiter import Limiter, MinimumSize, Queue, SamplesPerInsert, Stack
 from weft.replay.patterns import All, First, FrameStack, Last, Pattern, Pick, Steps, Whole
 from weft.replay.pipeline import Pipeline
 from weft.replay.selectors import Fifo, Lifo, MaxHeap, MinHeap, Selector, Uniform
-from weft.replay.server import Server
 from weft.replay.store import Store
 from weft.replay.sumtree import Prioritised, importance_weights
 from weft.replay.table import Table
@@ -24,7 +22,6 @@ from weft.replay.writer import Writer
 
 __all__ = [
     "All",
-    "Client",
     "Fifo",
     "First",
     "FrameStack",
@@ -44,7 +41,6 @@ __all__ = [
     "Sample",
     "SamplesPerInsert",
     "Selector",
-    "Server",
     "Stack",
     "Steps",
     "Store",
@@ -52,7 +48,6 @@ __all__ = [
     "Uniform",
     "Whole",
     "Writer",
-    "connect",
     "importance_weights",
     "restore",
     "save",

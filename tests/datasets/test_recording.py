@@ -1,0 +1,128 @@
+"""However the steps of many environments come, what is written are the whole episodes of each."""
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import gymnasium as gym
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft import WeftError
+from weft.datasets import recording
+from weft.datasets.dataset import Source, read
+from weft.datasets.recording import Rows
+
+SOURCE = Source("game", gym.spaces.Box(-np.inf, np.inf, (1,)), gym.spaces.Discrete(3))
+ROWS, NUM_ENVS = [4, 5, 6], 8
+GOES_ON, TERMINATED, TRUNCATED, NOT_VALID = range(4)
+
+kinds = st.lists(st.lists(st.sampled_from([GOES_ON] * 4 + [TERMINATED, TRUNCATED, NOT_VALID]), min_size=3, max_size=3))
+
+
+def steps_of(kinds: np.ndarray) -> dict[str, Any]:
+    """Steps [T, B] of these kinds; the reward tells which step of which environment it is."""
+    time, row = np.indices(kinds.shape)
+    reward = np.asarray(1000 * row + time, np.float32)
+    obs = np.expand_dims(reward, -1)
+    flags = {"terminated": kinds == TERMINATED, "truncated": kinds == TRUNCATED, "valid": kinds != NOT_VALID}
+    return {"obs": obs, "action": row, "reward": reward, "final_obs": obs + 1, **flags}
+
+
+def episodes_of(kinds: np.ndarray) -> list[list[tuple[float, bool]]]:
+    """What is expected of every environment: the rewards of its episodes, and whether they terminated."""
+    found = []
+    for row, column in enumerate(kinds.T):
+        episodes: list[Any] = [([], False)]
+        for time, kind in enumerate(column):
+            if kind == NOT_VALID:
+                episodes[-1] = ([], False)
+            else:
+                episodes[-1][0].append(1000.0 * row + time)
+            if kind in (TERMINATED, TRUNCATED):
+                episodes[-1] = (episodes[-1][0], kind == TERMINATED)
+                episodes.append(([], False))
+        found.append([episode for episode in episodes if episode[0]])
+    return found
+
+
+def found_in(folder: Path) -> dict[int, tuple[list[float], bool]]:
+    """The rewards of every episode by its number, and whether it terminated."""
+    rows = pq.read_table(folder).to_pylist() if list(folder.glob("*.parquet")) else []
+    episodes: dict[int, Any] = {}
+    for row in rows:
+        rewards, _ = episodes.setdefault(row["episode"], ([], False))
+        rewards.append(row["reward"])
+        ended = row["terminated"] or row["truncated"]
+        assert ended == (row["final_obs"] is not None)
+        episodes[row["episode"]] = (rewards, row["terminated"])
+    return episodes
+
+
+@settings(max_examples=60)
+@given(kinds=kinds, pieces=st.lists(st.integers(1, 5), min_size=1), at_once=st.integers(1, 8))
+def test_whole_episodes_of_each_are_written(
+    tmp_path_factory: pytest.TempPathFactory, kinds: Any, pieces: list[int], at_once: int
+) -> None:
+    folder = tmp_path_factory.mktemp("data")
+    kinds = np.array(kinds, int).reshape(-1, len(ROWS))
+    steps, at = steps_of(kinds), 0
+    with patch.object(recording, "STEPS_AT_ONCE", at_once):
+        rows = Rows(folder, SOURCE, rows=ROWS, num_envs=NUM_ENVS)
+        for size in [*pieces, len(kinds)]:
+            rows({name: leaf[at : at + size] for name, leaf in steps.items()})
+            at += size
+        rows.close()
+        rows.close()
+    expected = {
+        number * NUM_ENVS + ROWS[row]: episode
+        for row, episodes in enumerate(episodes_of(kinds))
+        for number, episode in enumerate(episodes)
+    }
+    assert found_in(folder) == expected
+
+
+def test_what_is_reset_goes_on_in_another_episode(tmp_path: Path) -> None:
+    steps = steps_of(np.full((2, 3), GOES_ON))
+    rows = Rows(tmp_path, SOURCE, rows=ROWS, num_envs=NUM_ENVS)
+    rows(steps, anew=True)
+    rows(steps, anew=True)
+    rows.close()
+    assert sorted(found_in(tmp_path)) == [4, 5, 6, 12, 13, 14] and len(read(tmp_path)) == 12
+
+
+def test_what_is_given_may_change_afterwards(tmp_path: Path) -> None:
+    steps = steps_of(np.full((2, 3), GOES_ON))
+    rows = Rows(tmp_path, SOURCE, rows=ROWS, num_envs=NUM_ENVS)
+    rows(steps)
+    steps["reward"][:] = -1.0
+    rows.close()
+    assert read(tmp_path).steps["reward"].min() == 0.0
+
+
+def test_steps_that_come_too_late_are_left_out(tmp_path: Path) -> None:
+    steps = steps_of(np.full((2, 3), TERMINATED))
+    rows = Rows(tmp_path, SOURCE, rows=ROWS, num_envs=NUM_ENVS)
+    rows(steps)
+    rows.close()
+    rows(steps)
+    assert len(read(tmp_path)) == 6
+
+
+def test_a_disk_that_fails_leaves_what_can_be_read(tmp_path: Path) -> None:
+    steps = steps_of(np.full((4, 3), TERMINATED))
+    with patch.object(recording, "STEPS_AT_ONCE", 1), patch.object(recording, "ROWS_PER_GROUP", 1):
+        rows = Rows(tmp_path, SOURCE, rows=ROWS, num_envs=NUM_ENVS)
+    rows(steps)
+    rows._record._complete()
+    rows(steps)
+    with (
+        patch("pyarrow.parquet.ParquetWriter.write_table", side_effect=OSError("no space left")),
+        pytest.raises(WeftError, match=r"recording to .* failed: no space left"),
+    ):
+        rows(steps)
+    rows.close()
+    assert len(read(tmp_path)) == 12 and len(list(tmp_path.iterdir())) == 1
