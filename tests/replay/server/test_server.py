@@ -15,8 +15,8 @@ from weft.errors import WeftError
 from weft.replay.limiter import MinimumSize, Queue
 from weft.replay.selectors import Fifo
 from weft.replay.server import Server, wire
-from weft.replay.server.server import WAITING
 from weft.replay.server.client import connect
+from weft.replay.server.server import WAITING
 
 
 def test_it_listens_on_the_loopback_interface_and_asks_for_its_token(monkeypatch):
