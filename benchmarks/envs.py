@@ -36,7 +36,7 @@ import numpy as np
 
 from weft import envs
 from weft.algorithm import Algorithm
-from weft.envs import source
+from weft.envs.adapters import gymnasium_constructor as source
 from weft.envs.timestep import Env
 from weft.fragment import fragment
 from weft.metrics import Mean

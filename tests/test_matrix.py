@@ -15,7 +15,7 @@ from tests.matrix import DEVICE, FORMS, HOST, NUM_ENVS, ROWS, SEVERAL, Cell, ref
 from weft import check
 from weft.algorithm import name_of
 from weft.algos import ALGOS
-from weft.envs.gymnasium import GymGame
+from weft.envs.adapters.gymnasium import GymGame
 from weft.errors import WeftError
 from weft.layout.catalogue import LAYOUTS
 from weft.project.links import is_key

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from weft.envs import brax
+from weft.envs.adapters import brax
 
 # Brax warns and prints when it is imported, so it is weft that imports it.
 envs: Any = brax._brax()

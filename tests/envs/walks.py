@@ -9,16 +9,16 @@ import gymnasium as gym
 import jax
 import numpy as np
 
-from weft.envs import gymnasium as family
-from weft.envs.gymnasium import GymGame
-from weft.envs.pool import Stepped
+from weft.envs.adapters import gymnasium as family
+from weft.envs.adapters.gymnasium import GymGame
+from weft.envs.pools.pool import Stepped
 
 SEEDS = (11, 22, 33)
 
 
 def game(maker: Any, **options: Any) -> GymGame:
     """The game of one of the purpose-made environments."""
-    made = family.own(maker, 1, **options).game
+    made = family.make_custom(maker, 1, **options).game
     assert isinstance(made, GymGame)
     return made
 

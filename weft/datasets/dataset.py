@@ -37,8 +37,8 @@ import jax
 import numpy as np
 
 from weft.datasets.columns import arrow, from_arrow, to_arrow
+from weft.envs.space_json import read_space, write_space
 from weft.envs.spaces import dtype, map_space
-from weft.envs.written import read_space, write_space
 from weft.errors import WeftError
 from weft.replay.nested import Structure
 from weft.replay.table import Table

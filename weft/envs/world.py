@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weft import envs
-from weft.envs import EnvSpec
+from weft.envs import registry
+from weft.envs.registry import EnvSpec
 from weft.envs.timestep import Env
 from weft.envs.wrappers import wrap
 from weft.errors import WeftError
@@ -38,7 +38,7 @@ class World:
         """
         if isinstance(env, World):
             return env
-        source = envs.resolve(env) if isinstance(env, str) else env
+        source = registry.resolve(env) if isinstance(env, str) else env
         return cls(source, tuple(sorted((options or {}).items())), tuple(wrappers))
 
     @property
@@ -51,10 +51,10 @@ class World:
 
 
 def _made(source: EnvSpec, num_envs: int, options: tuple[tuple[str, Any], ...]) -> Env:
-    if isinstance(source, str) and source.partition(":")[0] not in envs.FAMILIES:
+    if isinstance(source, str) and source.partition(":")[0] not in registry.ADAPTERS:
         source = find(source, "your own environment")
     if isinstance(source, str) or not _takes_a_number(source):
-        return envs.make(source, num_envs, **dict(options))
+        return registry.make(source, num_envs, **dict(options))
     if options:
         raise WeftError(f"{source} makes its own environments: it takes no option {options[0][0]!r}")
     return source(num_envs)

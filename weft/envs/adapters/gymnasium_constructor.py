@@ -18,9 +18,9 @@ from typing import Any, cast
 import gymnasium as gym
 from gymnasium.envs import registration
 
-from weft.envs.failures import EnvFailed
-from weft.envs.nested import with_mask
-from weft.envs.options import OPTIONS
+from weft.envs.pools.failures import EnvFailed
+from weft.envs.pools.nested import with_mask
+from weft.envs.pools.options import OPTIONS
 from weft.envs.spaces import map_space
 from weft.errors import WeftError, unknown
 from weft.modules import find, import_module

@@ -1,9 +1,10 @@
 """EnvPool environments: written in C++ and stepped together by threads of their own.
 
-Options are those of EnvPool's own configuration, and Atari games are played as `weft.envs.atari` plays them unless
-told otherwise. Two things are EnvPool's way: the row after an end belongs to no episode (`autoreset="same_step"` avoids
-that, for a second call wherever episodes end), and a game that terminates in the very step of its time limit counts as
-truncated.
+Options are those of EnvPool's own configuration. Atari games have the same defaults as in `weft.envs.adapters.atari`.
+
+Two things differ from other adapters. The step after the end of an episode belongs to no episode (it is not `valid`);
+`autoreset="same_step"` avoids that, at the cost of a second call in steps where episodes end. A game that terminates in
+the very step that reaches its time limit counts as truncated.
 
 >>> env = make("CartPole-v1", 2)
 >>> env.observation_space.shape, env.action_space
@@ -19,14 +20,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from weft.envs.atari import Scores
-from weft.envs.failures import EnvFailed
-from weft.envs.host import HostEnv
-from weft.envs.options import one_of
-from weft.envs.pool import Pool
-from weft.envs.source import Arguments
+from weft.envs.adapters.atari import Scores
+from weft.envs.adapters.gymnasium_constructor import Arguments
+from weft.envs.adapters.host import HostEnv
+from weft.envs.pools.failures import EnvFailed
+from weft.envs.pools.options import one_of
+from weft.envs.pools.pool import Pool
+from weft.envs.pools.vector_pool import VectorPool
 from weft.envs.spaces import map_space
-from weft.envs.vector import VectorPool
 from weft.errors import WeftError, unknown
 
 # Ours to decide, not the user's.

@@ -3,8 +3,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from weft.envs import gymnax, make
-from weft.envs.gymnax import GymnaxState
+from weft.envs import make
+from weft.envs.adapters import gymnax
+from weft.envs.adapters.gymnax import GymnaxState
 from weft.errors import WeftError
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft import WeftError
-from weft.envs.written import read_space, write_space
+from weft.envs.space_json import read_space, write_space
 
 BOUNDS = st.sampled_from([-np.inf, -3.5, -1.0])
 LEAVES = st.one_of(

@@ -12,12 +12,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from weft.envs.arrays import Actions
-from weft.envs.block import Block, Broken, End
-from weft.envs.failures import failed
-from weft.envs.nested import fields, flatten, unflatten
-from weft.envs.pool import Stepped, Totals
-from weft.envs.tally import Tally
+from weft.envs.pools.arrays import Actions
+from weft.envs.pools.episode_statistics import Tally
+from weft.envs.pools.failures import failed
+from weft.envs.pools.nested import fields, flatten, unflatten
+from weft.envs.pools.pool import Stepped, Totals
+from weft.envs.pools.sequential import Block, Broken, End
 
 log = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tests.envs import games
-from weft.envs import choice
-from weft.envs import gymnasium as family
-from weft.envs.choice import chosen
-from weft.envs.options import Options
-from weft.envs.source import Arguments, Source
+from weft.envs.adapters import gymnasium as family
+from weft.envs.adapters.gymnasium_constructor import Arguments, Source
+from weft.envs.pools import kinds
+from weft.envs.pools.kinds import choose_kind
+from weft.envs.pools.options import Options
 from weft.errors import WeftError
 
 
@@ -26,9 +26,9 @@ def test_games_are_values():
         family.make("Acrobot-v1", 2),
     ]
     assert all(other != family.make("CartPole-v1", 2) for other in others)
-    assert family.own(games.Counting, 1) == family.own("tests.envs.games:Counting", 1)
-    assert family.own(games.Counting, 1) != family.own(games.Terminating, 1)
-    assert family.own(lambda: games.Counting(), 1) != family.own(lambda: games.Counting(), 1)
+    assert family.make_custom(games.Counting, 1) == family.make_custom("tests.envs.games:Counting", 1)
+    assert family.make_custom(games.Counting, 1) != family.make_custom(games.Terminating, 1)
+    assert family.make_custom(lambda: games.Counting(), 1) != family.make_custom(lambda: games.Counting(), 1)
 
 
 def test_arguments_may_be_lists():
@@ -92,7 +92,7 @@ def test_a_wrong_id_is_refused(env_id, message):
 )
 def test_a_wrong_environment_of_ones_own_is_refused(given, message):
     with pytest.raises(WeftError, match=message):
-        family.own(given, 1)
+        family.make_custom(given, 1)
 
 
 def test_a_space_that_is_no_array_is_refused():
@@ -100,7 +100,7 @@ def test_a_space_that_is_no_array_is_refused():
         observation_space = gym.spaces.Text(5)
 
     with pytest.raises(WeftError, match="no arrays for a space Text"):
-        family.own(Talking, 1)
+        family.make_custom(Talking, 1)
 
 
 def test_what_is_available_can_be_made_and_says_what_it_is():
@@ -127,9 +127,9 @@ def test_an_environment_may_come_from_anywhere():
     length = 4
     sources = [
         family.make("weft-test/Here-v0", 2, length=4, vector="workers", workers=1),
-        family.own("tests.envs.games:Counting", 2, length=4, vector="workers", workers=1),
-        family.own(games.Counting, 2, length=4, vector="workers", workers=1),
-        family.own(lambda: games.Counting(length), 2, vector="workers", workers=1),
+        family.make_custom("tests.envs.games:Counting", 2, length=4, vector="workers", workers=1),
+        family.make_custom(games.Counting, 2, length=4, vector="workers", workers=1),
+        family.make_custom(lambda: games.Counting(length), 2, vector="workers", workers=1),
     ]
     streams = []
     for env in sources:
@@ -144,7 +144,7 @@ def test_an_environment_may_come_from_anywhere():
 SCRIPT = """
     import gymnasium as gym
     import numpy as np
-    from weft.envs import gymnasium as family
+    from weft.envs.adapters import gymnasium as family
 
     class Mine(gym.Env):
         observation_space = gym.spaces.Box(-9, 9, (1,), np.float32)
@@ -159,7 +159,7 @@ SCRIPT = """
 
     if __name__ == "__main__":
         for given in (Mine, "beside:Other"):
-            pool = family.own(given, 2, vector="workers", workers=2).game.pool(range(2), [1, 2])
+            pool = family.make_custom(given, 2, vector="workers", workers=2).game.pool(range(2), [1, 2])
             pool.reset()
             print(pool.step(np.zeros(2, np.int32), None).obs.ravel().tolist())
             pool.close()
@@ -197,18 +197,18 @@ def test_a_script_s_own_class_and_its_neighbour_s_work_in_workers(tmp_path):
     ],
 )
 def test_the_quicker_kind_of_pool_is_chosen(monkeypatch, seconds, cores, options, expected):
-    monkeypatch.setattr(choice, "cores", lambda: cores)
+    monkeypatch.setattr(kinds, "cores", lambda: cores)
     monkeypatch.setattr(os, "getloadavg", lambda: (1.2, 0.0, 0.0))
     monkeypatch.setattr(Source, "step_seconds", seconds)
     source = Source("a game", games.Counting, Arguments.of({"length": round(seconds * 1e6) + cores}))
-    assert chosen(source, Options(**options), 8) == expected
-    chosen.cache_clear()
+    assert choose_kind(source, Options(**options), 8) == expected
+    choose_kind.cache_clear()
 
 
 def test_a_pool_says_what_kind_it_is(monkeypatch):
-    monkeypatch.setattr(choice, "idle_cores", lambda: 2)
-    quick = family.own(games.Counting, 4).game.pool(range(4), range(4))
-    slow = family.own(games.Slow, 4, workers=2).game.pool(range(4), range(4))
+    monkeypatch.setattr(kinds, "idle_cores", lambda: 2)
+    quick = family.make_custom(games.Counting, 4).game.pool(range(4), range(4))
+    slow = family.make_custom(games.Slow, 4, workers=2).game.pool(range(4), range(4))
     assert (quick.kind, slow.kind) == ("inprocess", "workers")
     quick.close()
     slow.close()

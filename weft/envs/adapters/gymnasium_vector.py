@@ -16,9 +16,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from weft.envs.failures import EnvFailed
-from weft.envs.options import AUTORESET
-from weft.envs.source import Source
+from weft.envs.adapters.gymnasium_constructor import Source
+from weft.envs.pools.failures import EnvFailed
+from weft.envs.pools.options import AUTORESET
 from weft.errors import WeftError
 
 MODES = {

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from weft.envs.arrays import Field, Fields
+from weft.envs.pools.arrays import Field, Fields
 from weft.envs.spaces import dtype, map_space
 
 # Looked up at every step: quicker than asking a space what it is an instance of.

@@ -19,9 +19,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from weft.envs.host import HostEnv
-from weft.envs.pool import Pool
-from weft.envs.vector import VectorPool
+from weft.envs.adapters.host import HostEnv
+from weft.envs.pools.pool import Pool
+from weft.envs.pools.vector_pool import VectorPool
 from weft.errors import WeftError, unknown
 
 PREFIX = "ALE/"

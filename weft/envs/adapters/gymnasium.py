@@ -19,16 +19,17 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs import registration
 
-from weft.envs import atari, source
-from weft.envs.choice import chosen, worker_count
-from weft.envs.engines import engine
-from weft.envs.host import HostEnv
-from weft.envs.inprocess import InProcess
-from weft.envs.options import Options
-from weft.envs.pool import Pool
-from weft.envs.source import Source
-from weft.envs.vector import VectorPool
-from weft.envs.workers import Workers
+from weft.envs.adapters import atari
+from weft.envs.adapters import gymnasium_constructor as source
+from weft.envs.adapters.gymnasium_constructor import Source
+from weft.envs.adapters.gymnasium_vector import engine
+from weft.envs.adapters.host import HostEnv
+from weft.envs.pools.in_process_pool import InProcess
+from weft.envs.pools.kinds import choose_kind, worker_count
+from weft.envs.pools.options import Options
+from weft.envs.pools.pool import Pool
+from weft.envs.pools.vector_pool import VectorPool
+from weft.envs.pools.worker_pool import Workers
 
 DESCRIPTIONS = {
     "CartPole": "balance a pole on a cart; 500 steps at most",
@@ -90,7 +91,7 @@ class GymGame:
         return {"vector": "inprocess", "render_mode": "rgb_array"}
 
     def pool(self, indices: Sequence[int], seeds: Sequence[int]) -> Pool:
-        kind, restart = chosen(self.source, self.options, len(seeds)), self.options.on_error == "restart"
+        kind, restart = choose_kind(self.source, self.options, len(seeds)), self.options.on_error == "restart"
         common: dict[str, Any] = {
             "observation_space": self.observation_space,
             "action_space": self.action_space,
@@ -119,7 +120,7 @@ def make(env_id: str, num_envs: int, **options: Any) -> HostEnv:
     return _env(source.registered(env_id, arguments), num_envs, mine)
 
 
-def own(given: str | Callable[..., gym.Env], num_envs: int, **options: Any) -> HostEnv:
+def make_custom(given: str | Callable[..., gym.Env], num_envs: int, **options: Any) -> HostEnv:
     """`num_envs` environments of a subclass of `gymnasium.Env`, a function that makes one, or `module:attribute`."""
     mine, arguments = Options.taken(options)
     return _env(source.own(given, arguments), num_envs, mine)

@@ -12,12 +12,12 @@ from typing import Any, Protocol
 import gymnasium as gym
 import numpy as np
 
-from weft.envs.arrays import has_nan, mask_of
-from weft.envs.failures import EnvFailed, failed
-from weft.envs.inprocess import frozen
-from weft.envs.nested import fields, flatten, unflatten
-from weft.envs.pool import Stepped, Totals
-from weft.envs.tally import Tally
+from weft.envs.pools.arrays import has_nan, mask_of
+from weft.envs.pools.episode_statistics import Tally
+from weft.envs.pools.failures import EnvFailed, failed
+from weft.envs.pools.in_process_pool import frozen
+from weft.envs.pools.nested import fields, flatten, unflatten
+from weft.envs.pools.pool import Stepped, Totals
 from weft.errors import WeftError
 
 

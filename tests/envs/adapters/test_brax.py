@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tests.envs.robots  # noqa: F401, registers a ball
-from weft.envs import brax
+from weft.envs.adapters import brax
 from weft.errors import WeftError
 
 
@@ -137,7 +137,7 @@ def test_without_brax_it_says_how_to_get_it(monkeypatch):
 
 
 def test_making_a_robot_says_nothing(tmp_path):
-    code = "from weft.envs import brax; brax.make('halfcheetah', 2)"
+    code = "from weft.envs.adapters import brax; brax.make('halfcheetah', 2)"
     command = [sys.executable, "-W", "default::DeprecationWarning:jaxopt", "-c", code]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "") and not list(tmp_path.iterdir())

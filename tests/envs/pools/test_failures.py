@@ -13,7 +13,7 @@ import pytest
 
 from tests.envs import games
 from tests.envs.walks import SEEDS, actions, game
-from weft.envs.failures import EnvFailed
+from weft.envs.pools.failures import EnvFailed
 from weft.errors import WeftError
 
 KINDS = {"inprocess": {"vector": "inprocess"}, "workers": {"vector": "workers", "workers": 2, "timeout": 0.5}}

@@ -19,8 +19,8 @@ from typing import Any
 import cloudpickle
 
 from .arrays import Actions, Field, Fields
-from .block import Block, Broken, End
-from .shared import Shared
+from .sequential import Block, Broken, End
+from .shared_arrays import Shared
 
 WITH_LAST, RESET = 2, 4
 """Bits of a command; the lowest says which of the two sets of observation arrays to write."""

@@ -12,7 +12,7 @@ from tests.envs import games
 from weft import WeftError
 from weft.algos.ppo import PPO
 from weft.cli import main
-from weft.envs.failures import EnvFailed
+from weft.envs.pools.failures import EnvFailed
 from weft.envs.world import World
 from weft.host import own_objects
 from weft.runtime.driver import Plan, train

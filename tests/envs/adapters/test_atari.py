@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from weft.envs import gymnasium as family
+from weft.envs.adapters import gymnasium as family
 from weft.errors import WeftError
 
 SEEDS = (3, 4, 5)

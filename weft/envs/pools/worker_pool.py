@@ -17,15 +17,15 @@ import cloudpickle
 import gymnasium as gym
 import numpy as np
 
-from weft.envs.block import RESTARTS_IN_A_ROW, reseeded
-from weft.envs.failures import EnvFailed, failed
-from weft.envs.inprocess import frozen
-from weft.envs.nested import fields, flatten, unflatten
-from weft.envs.pool import Stepped, Totals
-from weft.envs.process import Gone, Process
-from weft.envs.shared import Shared
-from weft.envs.tally import Tally
-from weft.envs.worker import BROKEN, DONE, LOST, RESET, RESTARTED, TERMINATED, TRUNCATED, WITH_LAST
+from weft.envs.pools.episode_statistics import Tally
+from weft.envs.pools.failures import EnvFailed, failed
+from weft.envs.pools.in_process_pool import frozen
+from weft.envs.pools.nested import fields, flatten, unflatten
+from weft.envs.pools.pool import Stepped, Totals
+from weft.envs.pools.sequential import RESTARTS_IN_A_ROW, reseeded
+from weft.envs.pools.shared_arrays import Shared
+from weft.envs.pools.worker_main import BROKEN, DONE, LOST, RESET, RESTARTED, TERMINATED, TRUNCATED, WITH_LAST
+from weft.envs.pools.worker_process import Gone, Process
 from weft.errors import WeftError
 
 log = logging.getLogger(__name__)

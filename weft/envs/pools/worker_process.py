@@ -16,14 +16,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from weft.envs.worker import GRACE_SECONDS, READY, framed, receive, write
+from weft.envs.pools.worker_main import GRACE_SECONDS, READY, framed, receive, write
 
-# Gives this folder a name without running the packages around it. `-P`: our gymnasium.py must not hide the real one.
+# Imports this directory under its own name, without the packages around it. `-P` keeps the working directory, with the
+# user's modules, out of `sys.path`.
 BOOT = """
 import sys, types
 package = sys.modules["weft_worker"] = types.ModuleType("weft_worker")
 package.__path__ = [sys.argv[1]]
-from weft_worker.worker import main
+from weft_worker.worker_main import main
 main(*map(int, sys.argv[2:]))
 """
 START_SECONDS = 60.0

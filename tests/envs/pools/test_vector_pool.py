@@ -5,8 +5,8 @@ import pytest
 
 from tests.envs import games
 from tests.envs.walks import SEEDS, actions, game, played
-from weft.envs import gymnasium as family
-from weft.envs.failures import EnvFailed
+from weft.envs.adapters import gymnasium as family
+from weft.envs.pools.failures import EnvFailed
 from weft.errors import WeftError
 
 NEXT = [{"vector": "sync", "autoreset": "next_step"}, {"vector": "async", "autoreset": "next_step"}]

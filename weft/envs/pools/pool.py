@@ -1,8 +1,8 @@
 """What a host environment is to weft: a pool of environments in plain Python and NumPy.
 
 A `Game` says what is played and makes pools of it; it is a value (hashable, equal by what it plays), because it is part
-of a traced program. A `Pool` is a number of running environments that are stepped together. `weft.envs.host` turns a
-game into an `Env`.
+of a traced program. A `Pool` is a number of running environments that are stepped together. `weft.envs.adapters.host`
+turns a game into an `Env`.
 """
 
 from collections.abc import Sequence

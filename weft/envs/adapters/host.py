@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from weft.envs import spaces
-from weft.envs.pool import Game, Pool
+from weft.envs.pools.pool import Game, Pool
 from weft.envs.timestep import TimeStep
 from weft.errors import WeftError
 from weft.fragment import fragment

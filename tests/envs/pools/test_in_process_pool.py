@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from tests.envs import games
 from tests.envs.walks import game
-from weft.envs.block import RESTARTS_IN_A_ROW, reseeded
-from weft.envs.failures import EnvFailed
+from weft.envs.pools.failures import EnvFailed
+from weft.envs.pools.sequential import RESTARTS_IN_A_ROW, reseeded
 
 NUM_ENVS = 3
 

@@ -11,7 +11,7 @@
 
 import numpy as np
 
-from weft.envs.pool import Totals
+from weft.envs.pools.pool import Totals
 
 
 class Tally:
