@@ -36,10 +36,10 @@ from uneven import longest_seconds, mean_seconds
 from weft.algorithm import Algorithm
 from weft.algos.impala import IMPALA
 from weft.envs.world import World
-from weft.runtime.channel import Clock, Stream, Wait
+from weft.runtime.channel import RunControl, Stopwatch, Stream
 from weft.runtime.driver import Plan
-from weft.runtime.lanes import Lanes
-from weft.runtime.local import Local
+from weft.runtime.lanes import Admission
+from weft.runtime.local import LocalEngine
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
@@ -116,7 +116,7 @@ class Training:
         plan = Plan.of(self.algo, self.env, self.layout)
         projection = plan.project()
         self.steps = projection.whole.steps_per_iteration
-        self.engine, self.state = Local(projection), plan.init(0)
+        self.engine, self.state = LocalEngine(projection), plan.init(0)
         self.engine.executables = {
             (role, index): {run: self.timed(function, role) for run, function in runs.items()}
             for (role, index), runs in self.engine.executables.items()
@@ -248,7 +248,7 @@ def operations(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def stream_costs(times: int) -> dict[str, float]:
-    stream = Stream(Wait(), "actor[0]", "learner[0]", "trajectory")
+    stream = Stream(RunControl(), "actor[0]", "learner[0]", "trajectory")
     put, get = [], []
     for item in range(times):
         put.append(clocked(partial(stream.put, item)))
@@ -258,7 +258,7 @@ def stream_costs(times: int) -> dict[str, float]:
 
 def lane_costs(times: int, count: int) -> dict[str, float]:
     """The life of work in a register's lanes, all of them under way, with a bound on the lag to be kept."""
-    lanes, clocks = registers(count, times, 2 * count), [Clock(f"actor[{index}]") for index in range(count)]
+    lanes, clocks = registers(count, times, 2 * count), [Stopwatch(f"actor[{index}]") for index in range(count)]
     taken: dict[str, list[float]] = {name: [] for name in ("begin", "read", "arrive", "form", "publish")}
     for number in range(1, times // count + 1):
         for index in range(count):
@@ -273,7 +273,7 @@ def lane_costs(times: int, count: int) -> dict[str, float]:
 
 def there_and_back(times: int) -> float:
     """Microseconds from putting a value to getting the other thread's answer."""
-    wait = Wait()
+    wait = RunControl()
     there, back = Stream(wait, "a", "b", "question"), Stream(wait, "b", "a", "answer")
 
     def answer() -> None:
@@ -290,7 +290,7 @@ def there_and_back(times: int) -> float:
 
 def lane_and_taker(times: int) -> float:
     """Microseconds of one iteration in which a lane does nothing but exchange with whoever takes from it."""
-    lanes, clock = registers(1, times, 1), Clock("actor[0]")
+    lanes, clock = registers(1, times, 1), Stopwatch("actor[0]")
 
     def act() -> None:
         for number in range(1, times + 1):
@@ -306,9 +306,9 @@ def lane_and_taker(times: int) -> float:
     return side_by_side(learn, act) / times
 
 
-def registers(count: int, times: int, max_lag: int) -> Lanes:
+def registers(count: int, times: int, max_lag: int) -> Admission:
     names = tuple(f"actor[{index}]" for index in range(count))
-    return Lanes(Wait(), "learner[0]", names, 1, times * count, max_lag)
+    return Admission(RunControl(), "learner[0]", names, 1, times * count, max_lag)
 
 
 def side_by_side(one: Callable[[], None], other: Callable[[], None]) -> float:

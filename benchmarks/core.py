@@ -25,7 +25,7 @@ from weft import envs
 from weft.algos.ppo import PPO
 from weft.layout.catalogue import parse
 from weft.project.project import project
-from weft.runtime.local import Local
+from weft.runtime.local import LocalEngine
 from weft.runtime.meter import Meter
 
 RESULTS = Path(__file__).parent / "results"
@@ -92,9 +92,9 @@ def by_layout(layout: str, size: dict[str, int], dispatch: int, iterations: int)
     return go
 
 
-def prepare(layout: str, size: dict[str, int], dispatch: int) -> tuple[Local, list[Any]]:
+def prepare(layout: str, size: dict[str, int], dispatch: int) -> tuple[LocalEngine, list[Any]]:
     algo = PPO(**size)
-    engine = Local(project(algo, partial(envs.make, ENV), parse(layout), dispatch))
+    engine = LocalEngine(project(algo, partial(envs.make, ENV), parse(layout), dispatch))
     init = jax.jit(partial(algo.init, envs.make(ENV, algo.num_envs)))
     return engine, [init(jax.random.key(0))]
 

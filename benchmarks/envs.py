@@ -44,7 +44,7 @@ from weft.nets.actor_critic import ActorCritic
 from weft.ops.distributions import Distribution, draw_noise
 from weft.ops.rollout import Place, Transition, rollout
 from weft.runtime.driver import Plan
-from weft.runtime.local import Local
+from weft.runtime.local import LocalEngine
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
@@ -129,7 +129,7 @@ class Collecting:
     def __init__(self, env_id: str, layout: str) -> None:
         in_process = partial(envs.make, f"gym:{env_id}", vector="inprocess")
         plan = Plan.of(Collect(num_envs=ENVS), in_process, layout)
-        self.engine, self.state = Local(plan.project()), plan.init(0)
+        self.engine, self.state = LocalEngine(plan.project()), plan.init(0)
 
     def go(self, ticks: int) -> float:
         """Seconds for so many steps of all environments."""

@@ -13,7 +13,7 @@ from tests.toys import apart, copies, on, projected, run, toy
 from weft import Layout, Role, WeftError
 from weft.host import Objects, host_call, new_token, objects, own_objects
 from weft.project.program import Host, walk
-from weft.runtime.once import compile_once
+from weft.runtime.jit_with_host import jit_with_host
 
 LENGTH = 3
 LAYOUTS = {
@@ -131,7 +131,7 @@ def test_results_that_are_not_as_declared_are_refused() -> None:
         def call(x: jax.Array) -> Any:
             return host_call(lambda token, x: result, jax.typeof(x), new_token(2), x, name="world")[1]
 
-        return compile_once(call, jnp.zeros(2))(jnp.zeros(2))
+        return jit_with_host(call, jnp.zeros(2))(jnp.zeros(2))
 
     with pytest.raises(WeftError, match=r"host code 'world' returned float32\[3\] where it declares float32\[2\]"):
         wrong(np.zeros(3, np.float32))
@@ -146,7 +146,7 @@ def test_a_result_of_another_structure_is_refused() -> None:
         return host_call(lambda token, x: x, (jax.typeof(x),) * 2, new_token(2), x, name="world")[1]
 
     with pytest.raises(WeftError, match=r"host code 'world' returned PyTreeDef\(\*\), but it declares"):
-        compile_once(call, jnp.zeros(2))(jnp.zeros(2))
+        jit_with_host(call, jnp.zeros(2))(jnp.zeros(2))
 
 
 def test_a_branch_around_host_code_is_refused() -> None:

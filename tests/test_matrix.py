@@ -23,7 +23,7 @@ from weft.project.program import Send, walk
 from weft.report.update import Update
 from weft.runtime import driver, local, wiring
 from weft.runtime.channel import Stream
-from weft.runtime.local import Session
+from weft.runtime.local import ThreadedRun
 
 ITERATIONS = 3
 
@@ -132,7 +132,7 @@ class Run:
     """A cell that was trained."""
 
     result: driver.Result
-    session: Session
+    session: ThreadedRun
     """The last one: a warm-up has its own."""
     updates: Updates
 
@@ -153,16 +153,16 @@ class Run:
         return sum(update.metrics[metric][1].sum() for update in self.updates if metric in update.metrics)
 
 
-def kept(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[ThreadedRun]:
     """The sessions that are begun from now on."""
-    sessions: list[Session] = []
+    sessions: list[ThreadedRun] = []
 
-    class Kept(Session):
+    class Kept(ThreadedRun):
         def __post_init__(self) -> None:
             super().__post_init__()
             sessions.append(self)
 
-    monkeypatch.setattr(local, "Session", Kept)
+    monkeypatch.setattr(local, "ThreadedRun", Kept)
     return sessions
 
 
@@ -326,7 +326,7 @@ def optimiser_steps(state: Any) -> int:
     return int(optax.tree.get(state.opt, "count"))
 
 
-def assert_nothing_is_left(session: Session) -> None:
+def assert_nothing_is_left(session: ThreadedRun) -> None:
     """What was put into streams was taken, as often as the programs say; what lanes began was taken, in time."""
     layout, expected = session.projection.layout, {}
     for role in layout.roles:

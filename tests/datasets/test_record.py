@@ -32,7 +32,7 @@ from weft.evaluation.saved import SavedRun
 from weft.host import own_objects
 from weft.runtime.check import compare_leaf
 from weft.runtime.driver import Plan
-from weft.runtime.local import Local
+from weft.runtime.local import LocalEngine
 
 ENV = "gymnax:CartPole-v1"
 SMALL = A2C(num_envs=4, horizon=8, hidden=(8,))
@@ -50,7 +50,7 @@ def end_of(world: World, layout: str, *, algo: Algorithm = SMALL, iterations: in
     """The state after some iterations, computed with the fences that make layouts comparable."""
     plan = Plan.of(algo, world, layout)
     with own_objects():
-        return unrecorded(Local(plan.project(), barriers=True).run(plan.init(0), iterations))
+        return unrecorded(LocalEngine(plan.project(), barriers=True).run(plan.init(0), iterations))
 
 
 def play(env: Any, folder: Path, layout: str, *, wrappers: tuple[str, ...] = (), **options: Any) -> pa.Table:

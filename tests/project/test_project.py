@@ -12,7 +12,7 @@ from tests.toys import Toy, apart, assert_same, assert_unchanged, copies, on, pl
 from weft import Layout, Role, all_mean, all_sum, replica
 from weft.errors import WeftError
 from weft.metrics import Mean
-from weft.runtime.local import Local
+from weft.runtime.local import LocalEngine
 
 TWO = apart(one="a", two="b")
 
@@ -382,6 +382,6 @@ def test_a_call_outside_fragments_may_hold_a_merge() -> None:
 
 def test_the_state_that_is_given_stays_usable() -> None:
     algo = merging_four()
-    engine, state = Local(projected(algo, copies(a=1))), start_of(merging_four())
+    engine, state = LocalEngine(projected(algo, copies(a=1))), start_of(merging_four())
     assert_same(engine.run(state, 5), engine.run(state, 5))
     assert_same(engine.run(state, 0), state)

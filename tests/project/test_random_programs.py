@@ -13,7 +13,7 @@ from tests.project.random_programs import Call, Random, Scan, programs
 from weft import Layout, Role
 from weft.graph.graph import check
 from weft.project.project import Projection, project
-from weft.runtime.local import Local
+from weft.runtime.local import LocalEngine
 
 ITERATIONS = 2
 
@@ -69,7 +69,7 @@ def assert_unchanged(algo: Random, layout: Layout) -> None:
     state = algo.init(env_of(4), jax.random.key(7))
     expected, expected_metrics = unprojected(algo, state)
     seen: list[Any] = []
-    ended = Local(projection, limit=20.0).run(state, ITERATIONS, lambda metrics, state: seen.append(metrics))
+    ended = LocalEngine(projection, limit=20.0).run(state, ITERATIONS, lambda metrics, state: seen.append(metrics))
     assert_equal(ended, expected, projection)
     for metrics, wanted in zip(seen, expected_metrics, strict=True):
         own = {name: metrics[name] for name in wanted}

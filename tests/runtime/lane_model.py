@@ -18,10 +18,10 @@ import numpy as np
 
 from tests.runtime.scheduler import Controlled
 from weft.layout.layout import Role
-from weft.runtime.channel import Clock, Stopped, Stream
-from weft.runtime.lanes import Lanes, Newest
-from weft.runtime.ledger import Ledger
-from weft.runtime.pace import Arriving, InLane, Place, Taking
+from weft.runtime.channel import Stopped, Stopwatch, Stream
+from weft.runtime.lanes import Admission, PublishedValue
+from weft.runtime.metrics_assembler import MetricsAssembler
+from weft.runtime.schedule import ConsumerSchedule, LaneCursor, LaneSchedule, LaneStream
 
 Work = Callable[[], Any]
 Step = tuple[str, int, int]
@@ -82,7 +82,7 @@ class Anywhere:
 
 def fake_strand(name: str = "taker", writes: bool = False) -> Any:
     program = SimpleNamespace(writes=frozenset({0} if writes else ()))
-    return SimpleNamespace(program=program, devices=Anywhere(), chosen=(0,), clocks={"begin": Clock(name)})
+    return SimpleNamespace(program=program, devices=Anywhere(), chosen=(0,), clocks={"begin": Stopwatch(name)})
 
 
 @dataclass
@@ -106,7 +106,7 @@ class Model:
     def __post_init__(self) -> None:
         setup, names = self.setup, tuple(f"lane {lane}" for lane in range(self.setup.lanes))
         work = setup.times * setup.lanes
-        self.lanes = Lanes(self.wait, "taker", names, setup.take, work, setup.max_lag, Newest({0: 0}))
+        self.lanes = Admission(self.wait, "taker", names, setup.take, work, setup.max_lag, PublishedValue({0: 0}))
         self.streams = {
             (number, lane): Stream(self.wait, *self.parties(step, lane), f"message {number}", setup.capacity)
             for number, step in enumerate(setup.script)
@@ -118,7 +118,7 @@ class Model:
             "taker": Role("taker", ("learn",), take=setup.take, of=setup.lanes),
         }
         projection = fake_projection(*self.roles.values(), lanes=setup.lanes)
-        self.ledger = Ledger(self.wait, projection) if setup.reports else None
+        self.ledger = MetricsAssembler(self.wait, projection) if setup.reports else None
 
     def parties(self, step: Step, lane: int) -> tuple[str, str]:
         kind, one, other = step
@@ -139,7 +139,7 @@ class Model:
 
     def live(self, lane: int, member: int) -> int:
         name, reads, number, state = f"lane {lane}.{member}", self.setup.reads[member], 0, {0: 0}
-        pace = InLane(Place(self.lanes, lane), fake_strand(name), frozenset({0} if reads else ()))
+        pace = LaneSchedule(LaneCursor(self.lanes, lane), fake_strand(name), frozenset({0} if reads else ()))
         published = self.lanes.version
         while pace.begin(state):
             number += 1
@@ -165,7 +165,7 @@ class Model:
             return
         stream = self.streams[place, lane]
         if kind != "in":
-            stream = Arriving(stream, Place(self.lanes, lane, number))
+            stream = LaneStream(stream, LaneCursor(self.lanes, lane, number))
             self.turned[lane] = max(self.turned[lane], number)
         if kind == "to" or (kind == "in" and member == one):
             stream.put((message, frozenset(versions)))
@@ -174,7 +174,7 @@ class Model:
 
     def live_taking(self) -> None:
         strand = fake_strand(writes=True)
-        pace = Taking(self.lanes, self.setup.times * self.setup.lanes // self.setup.take, strand)
+        pace = ConsumerSchedule(self.lanes, self.setup.times * self.setup.lanes // self.setup.take, strand)
         counts = Counter[int]()
         while pace.begin({}):
             chosen = list(strand.chosen)
@@ -197,7 +197,7 @@ class Model:
     def report(self, role: str, replica: int, number: int) -> None:
         if self.ledger is not None:
             lags = self.lanes.latest if role == "taker" else []
-            self.ledger.report(self.roles[role], replica, number, METRICS[role], Clock(f"{role}[{replica}]"), lags)
+            self.ledger.report(self.roles[role], replica, number, METRICS[role], Stopwatch(f"{role}[{replica}]"), lags)
 
     def follow(self) -> list[Any]:
         assert self.ledger is not None
@@ -241,7 +241,7 @@ def refuse_stopping(wait: Controlled) -> None:
         raise Stopped
 
 
-def received(stream: Stream | Arriving, message: Any) -> frozenset[int]:
+def received(stream: Stream | LaneStream, message: Any) -> frozenset[int]:
     """The versions behind the next message, which must be this one."""
     got, versions = stream.get()
     assert got == message

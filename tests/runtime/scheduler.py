@@ -4,12 +4,12 @@ Code that waits through `Wait` gets its conditions from it. Here these hand cont
 held, and while something is waited for, the schedule picks who goes on among all who can. Whoever waits can go on only
 once it was notified, so a notification that is missing ends in a deadlock, and that is a failure: so is an endless run.
 
->>> from weft.runtime.channel import Clock
->>> wait = Controlled(Schedule(seed=3))
+>>> from weft.runtime.channel import Stopwatch
+>>> wait = Controlled(Interleaving(seed=3))
 >>> condition, heard = wait.condition(), []
 >>> def listen():
 ...     with condition:
-...         wait.until(condition, lambda: "hello" in heard, Clock("listener"), "a greeting")
+...         wait.until(condition, lambda: "hello" in heard, Stopwatch("listener"), "a greeting")
 >>> def speak():
 ...     with condition:
 ...         heard.append("hello")
@@ -17,7 +17,7 @@ once it was notified, so a notification that is missing ends in a deadlock, and 
 Traceback (most recent call last):
 ...
 tests.runtime.scheduler.Deadlock: nobody can go on: listener waits for a greeting (which is there, but nobody said so) \
-[Schedule(seed=3, style='even', stay=0.0)]
+[Interleaving(seed=3, style='even', stay=0.0)]
 """
 
 import random
@@ -34,7 +34,7 @@ from typing import Any, Literal
 
 import hypothesis.strategies as st
 
-from weft.runtime.channel import Wait, What
+from weft.runtime.channel import Description, RunControl
 
 # A run that takes more steps does not end, and whoever lets time pass more often alone does nothing else.
 STEPS = 100_000
@@ -50,7 +50,7 @@ class Abandoned(BaseException):
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Interleaving:
     """Who goes on: whoever did, with a chance to `stay`; else as the style says.
 
     `even` is anybody alike, `uneven` makes some tasks much slower than others, and `ranked` lets the highest go on
@@ -62,9 +62,9 @@ class Schedule:
     stay: float = 0.0
 
     @staticmethod
-    def any() -> st.SearchStrategy["Schedule"]:
+    def any() -> st.SearchStrategy["Interleaving"]:
         styles = st.sampled_from(("even", "uneven", "ranked"))
-        return st.builds(Schedule, st.integers(0, 2**40), styles, st.sampled_from((0.0, 0.5, 0.9)))
+        return st.builds(Interleaving, st.integers(0, 2**40), styles, st.sampled_from((0.0, 0.5, 0.9)))
 
     def picker(self) -> Callable[[list["Task"], "Task | None"], "Task"]:
         draw = random.Random(self.seed).random
@@ -117,7 +117,7 @@ class Task:
 class Scheduler:
     """One run of some tasks; it has a time of its own, which passes only where somebody waits for it."""
 
-    schedule: Schedule
+    schedule: Interleaving
     timeouts: bool = True
     """Whether waiting with a limit may come to it."""
     fine: str | None = None
@@ -125,7 +125,7 @@ class Scheduler:
     invariant: Callable[[], None] = lambda: None
     """Called whenever control may change hands."""
     now: float = 0
-    doing: Mapping[str, What] = field(default_factory=dict)
+    doing: Mapping[str, Description] = field(default_factory=dict)
     """Who waits for what."""
 
     def __post_init__(self) -> None:
@@ -312,10 +312,10 @@ class Turns(threading.Condition):
         self.notify(len(self.waiting))
 
 
-class Controlled(Wait):
+class Controlled(RunControl):
     """What all parties of a run share, under a scheduler."""
 
-    def __init__(self, schedule: Schedule, *, timeouts: bool = True, fine: str | None = None) -> None:
+    def __init__(self, schedule: Interleaving, *, timeouts: bool = True, fine: str | None = None) -> None:
         super().__init__()
         self.scheduler = Scheduler(schedule, timeouts, fine, doing=self.doing)
 

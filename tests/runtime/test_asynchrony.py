@@ -18,7 +18,7 @@ from weft.host import host_call, new_token
 from weft.metrics import Mean
 from weft.runtime.channel import Stuck
 from weft.runtime.devices import Devices
-from weft.runtime.local import Local, RoleFailed, Session
+from weft.runtime.local import LocalEngine, RoleFailed, ThreadedRun
 
 FOREVER = 10**6
 
@@ -76,7 +76,7 @@ def triangle(rows: Any) -> float:
 )
 def test_all_work_is_taken_exactly_once(layout: Layout, updates: int) -> None:
     algo, times, rows = counting(), 25, []
-    engine = Local(projected(algo, layout), limit=20.0)
+    engine = LocalEngine(projected(algo, layout), limit=20.0)
     end = engine.run(start_of(algo), times, lambda metrics, state: rows.append(metrics["rows"]))
     assert end["rows"].sum() == 4 * times
     assert end["net"] == triangle(end["rows"])
@@ -101,7 +101,7 @@ def test_no_update_is_further_from_its_data_than_the_bound(actors: int, take: in
         return {"net": net, "rows": rows, "lag": lag}
 
     algo = toy(start, loop)
-    end = Local(projected(algo, lanes(actors, take, max_lag)), limit=20.0).run(start_of(algo), 40)
+    end = LocalEngine(projected(algo, lanes(actors, take, max_lag)), limit=20.0).run(start_of(algo), 40)
     assert end["net"] == 40 * actors // take
     assert end["lag"] <= max_lag
 
@@ -109,13 +109,13 @@ def test_no_update_is_further_from_its_data_than_the_bound(actors: int, take: in
 @pytest.mark.parametrize("actors", [1, 2, 4])
 def test_with_no_lag_and_all_taken_nothing_differs(actors: int) -> None:
     algo = counting(lambda net, rows: jnp.mod(rows + net, 7))
-    end = Local(projected(algo, lanes(actors, actors, max_lag=0)), limit=20.0).run(start_of(algo), 10)
+    end = LocalEngine(projected(algo, lanes(actors, actors, max_lag=0)), limit=20.0).run(start_of(algo), 10)
     assert_same(end, plain(algo, 10)[0])
 
 
 def test_a_slow_lane_does_less_than_the_others() -> None:
     algo = slow(lambda names: 0.02 if 0 in names else 0.001)
-    end = Local(projected(algo, lanes(4, 1)), limit=20.0).run(start_of(algo), 50)
+    end = LocalEngine(projected(algo, lanes(4, 1)), limit=20.0).run(start_of(algo), 50)
     assert end["rows"].sum() == 200 and end["rows"][0] < end["rows"][1:].min()
 
 
@@ -154,13 +154,13 @@ def test_an_error_in_a_lane_is_named_and_ends_the_run_at_once() -> None:
     began = time.monotonic()
     with pytest.raises(RoleFailed, match=r"role actor\[\d\] failed: ValueError: no such luck"):
         algo = slow(lambda names: 0.001, fail)
-        Local(projected(algo, lanes(4, 2))).run(start_of(algo), FOREVER)
+        LocalEngine(projected(algo, lanes(4, 2))).run(start_of(algo), FOREVER)
     assert time.monotonic() - began < 10
 
 
 def test_an_interrupt_ends_the_run_within_a_second() -> None:
     algo = slow(lambda names: 0.001)
-    engine, state = Local(projected(algo, lanes(4, 1, max_lag=1))), start_of(algo)
+    engine, state = LocalEngine(projected(algo, lanes(4, 1, max_lag=1))), start_of(algo)
     stopped: list[float] = []
 
     def stop(metrics: Any, state: Any) -> None:
@@ -176,12 +176,12 @@ def test_an_interrupt_ends_the_run_within_a_second() -> None:
 def test_a_lane_that_never_comes_is_named() -> None:
     algo = slow(lambda names: 2.0 if 3 in names else 0.0)
     with pytest.raises(RoleFailed, match=r"learner\[0\] .*for 4 of its 4 lanes \(not ready: actor\[3\]\)"):
-        Local(projected(algo, lanes(4, 4)), limit=0.3).run(start_of(algo), FOREVER)
+        LocalEngine(projected(algo, lanes(4, 4)), limit=0.3).run(start_of(algo), FOREVER)
 
 
 def test_states_are_handed_out_on_the_way_and_at_the_end() -> None:
     algo, seen = slow(lambda names: 0.002), []
-    engine = Local(projected(algo, lanes(4, 1)), limit=20.0)
+    engine = LocalEngine(projected(algo, lanes(4, 1)), limit=20.0)
     end = engine.run(start_of(algo), 40, lambda _, state: seen.append(state), lambda number: number % 10 == 0)
     states = [state for state in seen if state is not None]
     assert len(states) >= 3 and seen[-1] is not None
@@ -193,7 +193,7 @@ def test_states_are_handed_out_on_the_way_and_at_the_end() -> None:
 def test_a_register_is_copied_to_each_device_once_for_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
     brought: list[Any] = []
     layout = lanes(4, 4, max_lag=0, on=("1", "2"))
-    engine = Local(projected(counting(), layout))
+    engine = LocalEngine(projected(counting(), layout))
     original = Devices.bring
 
     def bring(self: Devices, tree: Any) -> Any:
@@ -220,7 +220,7 @@ def test_learners_over_devices_take_everything_once(learner: Role) -> None:
     actor = Role("actor", ("act",), replicas=4, on=("0", "1"))
     layout = Layout(actor, learner, registers=[("learner", "actor")])
     algo = counting(num_envs=8)
-    end = Local(projected(algo, layout), limit=20.0).run(start_of(algo), 20)
+    end = LocalEngine(projected(algo, layout), limit=20.0).run(start_of(algo), 20)
     assert end["rows"].sum() == 8 * 20
     assert end["net"] == triangle(end["rows"])
 
@@ -248,7 +248,7 @@ def test_calls_made_together_are_the_same_calls() -> None:
             registers=[("learner", "inference")],
         )
         algo = toy(start, loop)
-        session = Session(Local(projected(algo, layout), limit=20.0), 10, lambda *_: None, lambda _: False)
+        session = ThreadedRun(LocalEngine(projected(algo, layout), limit=20.0), 10, lambda *_: None, lambda _: False)
         end = session.run(start_of(algo))
         assert end["rows"].sum() == 4 * 50
         assert end["sum"] == triangle(end["rows"])
@@ -258,10 +258,10 @@ def test_calls_made_together_are_the_same_calls() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    merging = counting(lambda net, rows: rows + all_mean(rows.sum()))
+    compiled_merge = counting(lambda net, rows: rows + all_mean(rows.sum()))
     with pytest.raises(WeftError, match="all_mean merges over the 4 replicas of actor, so that each would wait"):
-        projected(merging, lanes(4, 1))
-    projected(merging, lanes(4, 4))
+        projected(compiled_merge, lanes(4, 1))
+    projected(compiled_merge, lanes(4, 4))
 
     def rows_at_the_learner(s: Any) -> Any:
         x = on("act")(s["x"])
@@ -270,13 +270,13 @@ def test_what_cannot_be_is_refused() -> None:
     algo = toy(lambda env: {"x": jnp.zeros(env.num_envs), "y": jnp.zeros(env.num_envs)}, rows_at_the_learner)
     with pytest.raises(WeftError, match=r"state\['y'\] has a row for every environment and is kept by learner"):
         projected(algo, lanes(4, 2))
-    end = Local(projected(algo, lanes(4, 4)), limit=20.0).run(start_of(algo), 3)
+    end = LocalEngine(projected(algo, lanes(4, 4)), limit=20.0).run(start_of(algo), 3)
     assert_same(end, plain(algo, 3)[0])
 
 
 def test_a_stuck_register_says_who_waits() -> None:
-    engine = Local(projected(slow(lambda names: 0.0), lanes(1, 1, max_lag=0)), limit=0.3)
-    session = Session(engine, 3, lambda *_: None, lambda _: False)
+    engine = LocalEngine(projected(slow(lambda names: 0.0), lanes(1, 1, max_lag=0)), limit=0.3)
+    session = ThreadedRun(engine, 3, lambda *_: None, lambda _: False)
     session.wiring.lanes[0].publish = lambda value: None  # type: ignore[method-assign]
     with pytest.raises(RoleFailed, match=r"has waited 0.3 s for .*learner\[0\]") as error:
         session.run(start_of(slow(lambda names: 0.0)))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from weft.runtime.channel import Clock, Meeting, Stopped, Stream, Stuck, Wait
+from weft.runtime.channel import AllReduce, RunControl, Stopped, Stopwatch, Stream, Stuck
 
 
 def together(*tasks: Callable[[], Any]) -> list[Any]:
@@ -44,7 +44,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 def test_a_stream_gives_everything_once_in_order_and_stays_bounded(
     capacity: int, pauses: list[float], slow_reader: bool
 ) -> None:
-    stream = Stream(Wait(5.0), "one", "two", "x", capacity)
+    stream = Stream(RunControl(5.0), "one", "two", "x", capacity)
     most = 0
 
     def write() -> None:
@@ -66,7 +66,7 @@ def test_a_stream_gives_everything_once_in_order_and_stays_bounded(
 
 
 def test_a_full_stream_makes_its_sender_wait() -> None:
-    wait = Wait(5.0)
+    wait = RunControl(5.0)
     stream = Stream(wait, "one", "two", "x", capacity=2)
     done: list[int] = []
     thread = threading.Thread(target=lambda: [(stream.put(i), done.append(i)) for i in range(3)], daemon=True)
@@ -88,7 +88,7 @@ def test_a_full_stream_makes_its_sender_wait() -> None:
     ids=["get", "put"],
 )
 def test_waiting_too_long_says_who_waits_for_what_from_whom(act: Any, message: str) -> None:
-    wait = Wait(0.05)
+    wait = RunControl(0.05)
     wait.doing["three"] = "y from four"
     with pytest.raises(Stuck) as error:
         act(Stream(wait, "one", "two", "x"))
@@ -96,8 +96,8 @@ def test_waiting_too_long_says_who_waits_for_what_from_whom(act: Any, message: s
 
 
 def test_stopping_wakes_whoever_waits_and_stops_whoever_comes_later() -> None:
-    wait = Wait(5.0)
-    stream, meeting = Stream(wait, "one", "two", "x"), Meeting(wait, "m", ("three", "four"), sum)
+    wait = RunControl(5.0)
+    stream, meeting = Stream(wait, "one", "two", "x"), AllReduce(wait, "m", ("three", "four"), sum)
 
     def stop() -> None:
         eventually(lambda: len(wait.doing) == 2)
@@ -110,7 +110,7 @@ def test_stopping_wakes_whoever_waits_and_stops_whoever_comes_later() -> None:
 
 
 def test_a_stream_counts_what_went_through_it() -> None:
-    stream = Stream(Wait(5.0), "one", "two", "x")
+    stream = Stream(RunControl(5.0), "one", "two", "x")
     for number in range(3):
         stream.put([np.full(2, number, np.float32)])
         if number:
@@ -119,7 +119,7 @@ def test_a_stream_counts_what_went_through_it() -> None:
 
 
 def test_a_clock_counts_the_stays_that_are_over_and_the_one_that_goes_on() -> None:
-    clock = Clock("one")
+    clock = Stopwatch("one")
     assert clock.read(time.perf_counter()) == 0.0
     clock.start()
     began = clock.spent[1]
@@ -133,7 +133,7 @@ def test_a_clock_counts_the_stays_that_are_over_and_the_one_that_goes_on() -> No
 
 
 def test_waiting_is_kept_on_the_clock_of_whoever_waits() -> None:
-    stream = Stream(Wait(5.0), "one", "two", "x")
+    stream = Stream(RunControl(5.0), "one", "two", "x")
 
     def send() -> None:
         time.sleep(0.02)
@@ -148,7 +148,7 @@ def test_waiting_is_kept_on_the_clock_of_whoever_waits() -> None:
 def test_meetings_merge_what_was_brought_in_each_round(count: int) -> None:
     rounds = 60
     names = tuple(f"a[{index}]" for index in range(count))
-    meeting = Meeting(Wait(5.0), "m", names, lambda values: [v[0] for v in values])
+    meeting = AllReduce(RunControl(5.0), "m", names, lambda values: [v[0] for v in values])
 
     def replica(index: int) -> list[Any]:
         got = []
@@ -164,4 +164,4 @@ def test_meetings_merge_what_was_brought_in_each_round(count: int) -> None:
 
 def test_a_meeting_that_nobody_else_comes_to_says_so() -> None:
     with pytest.raises(Stuck, match=r"a\[0\] has waited 0.05 s for the other replicas at a:all_mean"):
-        Meeting(Wait(0.05), "a:all_mean", ("a[0]", "a[1]"), sum).join(0, 1)
+        AllReduce(RunControl(0.05), "a:all_mean", ("a[0]", "a[1]"), sum).join(0, 1)

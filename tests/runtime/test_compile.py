@@ -14,10 +14,10 @@ from weft.errors import WeftError
 from weft.metrics import Mean
 from weft.project.program import Run, walk
 from weft.project.project import Projection
-from weft.runtime.compile import lower_run
+from weft.runtime.compile import lower_compute
 from weft.runtime.devices import Devices
-from weft.runtime.evaluate import Context
-from weft.runtime.local import Local
+from weft.runtime.interpreter import ReplicaContext
+from weft.runtime.local import LocalEngine
 
 
 def toy_loop(mark: Any, mean: Any, numbers: Any) -> Toy:
@@ -93,20 +93,20 @@ def normal(lowered: Any) -> str:
 @pytest.mark.parametrize("length", [1, 8])
 def test_the_fused_layout_lowers_to_the_plain_loop(length: int) -> None:
     run = only_run(projected(marked(), apart(all="*"), length))
-    ours = lower_run(run, Context(), frozenset(run.inputs))
+    ours = lower_compute(run, ReplicaContext(), frozenset(run.inputs))
     assert normal(ours) == normal(by_hand(unmarked(), length))
 
 
 def test_the_comparison_sees_a_difference() -> None:
     run = only_run(projected(marked(), apart(all="*"), 8))
-    assert normal(lower_run(run, Context())) != normal(by_hand(unmarked(), 9))
-    assert "fragment" not in normal(lower_run(run, Context()))
+    assert normal(lower_compute(run, ReplicaContext())) != normal(by_hand(unmarked(), 9))
+    assert "fragment" not in normal(lower_compute(run, ReplicaContext()))
 
 
 def test_barriers_stand_at_fragments_only_when_asked_for() -> None:
     run = only_run(projected(toy({"x": jnp.zeros(4)}, lambda s: {"x": on("a")(s["x"])}), apart(all="*")))
-    assert "optimization_barrier" not in lower_run(run, Context()).as_text()
-    assert lower_run(run, Context(barriers=True)).as_text().count("stablehlo.optimization_barrier") == 2
+    assert "optimization_barrier" not in lower_compute(run, ReplicaContext()).as_text()
+    assert lower_compute(run, ReplicaContext(barriers=True)).as_text().count("stablehlo.optimization_barrier") == 2
 
 
 def test_what_is_donated_is_marked_so() -> None:
@@ -114,7 +114,7 @@ def test_what_is_donated_is_marked_so() -> None:
         return {"x": on("a")(s["x"]), "y": s["y"] * 2}
 
     run = only_run(projected(toy({"x": jnp.zeros(4), "y": jnp.zeros(5)}, loop), apart(all="*")))
-    text = lower_run(run, Context(), frozenset(run.inputs[:1])).as_text()
+    text = lower_compute(run, ReplicaContext(), frozenset(run.inputs[:1])).as_text()
     assert text.count("tf.aliasing_output") + text.count("jax.buffer_donor") == 1
 
 
@@ -125,19 +125,19 @@ def test_over_devices_there_is_one_program_with_collectives() -> None:
 
     algo = toy(lambda env: {"x": jnp.zeros(env.num_envs)}, lambda s: {"x": step(s["x"])})
     run = only_run(projected(algo, Layout(Role("a", ("a",), devices=4))))
-    text = lower_run(run, Context(0, 4, "devices", 4), devices=Devices(4)).as_text()
+    text = lower_compute(run, ReplicaContext(0, 4, "devices", 4), devices=Devices(4)).as_text()
     assert text.count("stablehlo.all_reduce") == 2
 
 
 def test_more_devices_than_there_are_is_refused_before_anything_runs() -> None:
     algo = toy(lambda env: {"x": jnp.zeros(env.num_envs)}, lambda s: {"x": on("a")(s["x"])}, num_envs=8)
     with pytest.raises(WeftError, match="asks for 8 devices, but cpu has 4 here: ask for at most 4"):
-        Local(projected(algo, Layout(Role("a", ("a",), devices=8))))
+        LocalEngine(projected(algo, Layout(Role("a", ("a",), devices=8))))
 
 
 def test_every_run_has_an_executable() -> None:
     algo = toy({"x": jnp.zeros(4)}, lambda s: {"x": on("b")(on("a")(s["x"]))})
     projection = projected(algo, copies(a=1, b=1))
-    for (role, _), executables in Local(projection).executables.items():
+    for (role, _), executables in LocalEngine(projection).executables.items():
         runs = {step for step, _ in walk(projection.programs[role].steps) if isinstance(step, Run)}
         assert set(executables) == runs

@@ -5,24 +5,26 @@ from typing import Any
 
 import pytest
 
-from weft.runtime.channel import Clock, Stuck, Wait
-from weft.runtime.lanes import Lanes, Newest, Register
+from weft.runtime.channel import RunControl, Stopwatch, Stuck
+from weft.runtime.lanes import Admission, PublishedValue, Register
 
 
-def lanes_of(count: int, take: int = 1, *, work: int = 100, max_lag: int | None = None) -> Lanes:
+def lanes_of(count: int, take: int = 1, *, work: int = 100, max_lag: int | None = None) -> Admission:
     """Lanes under a limit so short that whoever would wait fails."""
-    return Lanes(Wait(0.01), "learner[0]", tuple(f"a[{i}]" for i in range(count)), take, work, max_lag, Newest("0"))
+    return Admission(
+        RunControl(0.01), "learner[0]", tuple(f"a[{i}]" for i in range(count)), take, work, max_lag, PublishedValue("0")
+    )
 
 
-def begin(lanes: Lanes, index: int) -> bool:
-    return lanes.begin(index, lanes.lanes[index].begun + 1, Clock(f"a[{index}]"))
+def begin(lanes: Admission, index: int) -> bool:
+    return lanes.begin(index, lanes.lanes[index].begun + 1, Stopwatch(f"a[{index}]"))
 
 
-def may_begin(lanes: Lanes, index: int) -> bool:
+def may_begin(lanes: Admission, index: int) -> bool:
     return lanes.may_begin(lanes.lanes[index])
 
 
-def work(lanes: Lanes, *indices: int) -> None:
+def work(lanes: Admission, *indices: int) -> None:
     """Some lanes begin, and each has its work ready."""
     for index in indices:
         assert begin(lanes, index)
@@ -30,7 +32,7 @@ def work(lanes: Lanes, *indices: int) -> None:
         lanes.arrive(index, lanes.lanes[index].begun)
 
 
-def learn(lanes: Lanes) -> list[int]:
+def learn(lanes: Admission) -> list[int]:
     """An iteration of the taker."""
     chosen = lanes.form()
     lanes.publish(str(lanes.taken))
@@ -76,7 +78,7 @@ def test_work_is_taken_in_the_order_of_versions_then_of_arrivals_and_handed_over
 
 def test_strands_of_a_lane_begin_an_iteration_together() -> None:
     lanes = lanes_of(1)
-    assert lanes.begin(0, 1, Clock("env[0]")) and lanes.begin(0, 1, Clock("inference[0]"))
+    assert lanes.begin(0, 1, Stopwatch("env[0]")) and lanes.begin(0, 1, Stopwatch("inference[0]"))
     assert (lanes.begun, lanes.lanes[0].begun) == (1, 1)
 
 
@@ -176,7 +178,7 @@ def test_what_waits_to_be_taken_is_counted() -> None:
 
 
 def test_a_free_role_s_register_holds_the_newest_and_brings_it_to_a_place_once() -> None:
-    register, brought = Register(Wait(0.01), Newest("0")), Counter[str]()
+    register, brought = Register(RunControl(0.01), PublishedValue("0")), Counter[str]()
 
     def bring(value: Any) -> Any:
         brought[value] += 1

@@ -19,9 +19,9 @@ from weft.errors import WeftError
 from weft.metrics import Mean
 from weft.runtime import local
 from weft.runtime.channel import Stuck
-from weft.runtime.ledger import AHEAD
-from weft.runtime.local import Local, RoleFailed
-from weft.runtime.wiring import merging, partners
+from weft.runtime.local import LocalEngine, RoleFailed
+from weft.runtime.metrics_assembler import MAX_ITERATIONS_AHEAD
+from weft.runtime.wiring import compiled_merge, partners
 
 FOREVER = 10**9
 
@@ -37,11 +37,11 @@ def pair(a: Callable[..., Any] = lambda x: x + 1, b: Callable[..., Any] = lambda
     return toy(lambda env: {"x": jnp.zeros(env.num_envs)}, lambda s: {"x": jnp.mod(on("b", b)(on("a", a)(s["x"])), 31)})
 
 
-def engine(algo: Any, layout: Layout, **options: Any) -> Local:
-    return Local(projected(algo, layout), **options)
+def engine(algo: Any, layout: Layout, **options: Any) -> LocalEngine:
+    return LocalEngine(projected(algo, layout), **options)
 
 
-def replaced(built: Local, role: str, index: int, wrap: Callable[[Any], Any]) -> Local:
+def replaced(built: LocalEngine, role: str, index: int, wrap: Callable[[Any], Any]) -> LocalEngine:
     """The engine with a role's executables wrapped."""
     built.executables[role, index] = {run: wrap(call) for run, call in built.executables[role, index].items()}
     return built
@@ -134,7 +134,7 @@ def test_a_stuck_stream_says_which_role_waits_for_what_from_whom() -> None:
 
 
 def test_a_role_that_hangs_does_not_hide_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "PATIENCE", 0.1)
+    monkeypatch.setattr(local, "SHUTDOWN_SECONDS", 0.1)
     released = threading.Event()
     built = engine(pair(), copies(a=1, b=1), limit=0.1)
     replaced(built, "a", 0, lambda call: lambda *args: (released.wait(20), call(*args))[1])
@@ -176,7 +176,7 @@ def test_nobody_runs_far_ahead_of_whoever_follows() -> None:
 
     built.run(start_of(algo), 20, watch)
     assert counts == {"a": 20, "b": 20}
-    assert furthest <= AHEAD + 2
+    assert furthest <= MAX_ITERATIONS_AHEAD + 2
 
 
 def test_metrics_come_once_for_each_iteration_in_order() -> None:
@@ -255,7 +255,7 @@ def test_replicas_have_neighbouring_partners(mine: int, others: int, expected: l
 def test_merges_keep_types_and_order(dtype: Any) -> None:
     values = [[jnp.asarray([1, 2], dtype), jnp.asarray(i, dtype)] for i in range(4)]
     for name, expected in (("sum", ([4, 8], 6)), ("mean", ([1, 2], 1.5))):
-        rows, number = merging(name)(values)
+        rows, number = compiled_merge(name)(values)
         assert (rows.dtype, number.dtype) == (dtype, dtype)
         np.testing.assert_array_equal(np.asarray(rows, np.float32), expected[0])
         assert float(number) == expected[1]

@@ -16,10 +16,10 @@ from tests.toys import Toy, copies, on, projected, start_of
 from weft import Layout, Role, all_mean
 from weft.host import host_call, new_token, own_objects
 from weft.report.system import Edge, Share, System
-from weft.runtime.channel import Clock, Stream, Wait
-from weft.runtime.coalesce import Coalesced, Together
-from weft.runtime.local import Local
-from weft.runtime.meter import Counts, Meter, Parts, describe, share
+from weft.runtime.batching import BatchedCompute, Batcher
+from weft.runtime.channel import RunControl, Stopwatch, Stream
+from weft.runtime.local import LocalEngine
+from weft.runtime.meter import CounterTotals, Meter, MeterSources, describe, share
 
 SECONDS = st.floats(0, 1e6)
 
@@ -58,7 +58,7 @@ def lanes(count: int, take: int = 1) -> Layout:
     return Layout(Role("a", ("a",), replicas=count), Role("b", ("b", "*"), take=take), registers=[("b", "a")])
 
 
-def metered(algo: Toy, layout: Layout, times: int) -> tuple[list[System], System, list[Any], Parts]:
+def metered(algo: Toy, layout: Layout, times: int) -> tuple[list[System], System, list[Any], MeterSources]:
     """The readings of a run after each of its rows, the one over all, its metrics, and what counted."""
     meter, systems, seen = Meter(), [], []
 
@@ -67,7 +67,7 @@ def metered(algo: Toy, layout: Layout, times: int) -> tuple[list[System], System
         systems.append(meter.read())
 
     with own_objects():
-        Local(projected(algo, layout), limit=20.0).run(start_of(algo), times, watch, meter=meter)
+        LocalEngine(projected(algo, layout), limit=20.0).run(start_of(algo), times, watch, meter=meter)
     assert meter.parts is not None
     return [recent for recent, _ in systems], systems[-1][1], seen, meter.parts
 
@@ -90,7 +90,7 @@ def test_shares_add_up_to_one_whatever_the_clocks_say(life: float, sending: floa
 
 
 def test_a_clock_counts_the_stay_that_goes_on() -> None:
-    clock = Clock("a[0]")
+    clock = Stopwatch("a[0]")
     assert clock.read(time.perf_counter()) == 0
     clock.start()
     began = time.perf_counter()
@@ -105,7 +105,7 @@ def test_a_clock_counts_the_stay_that_goes_on() -> None:
 
 
 def test_a_wait_that_goes_on_is_seen() -> None:
-    wait = Wait(5.0)
+    wait = RunControl(5.0)
     stream = Stream(wait, "a[0]", "b[0]", "x")
     thread = threading.Thread(target=stream.get, daemon=True)
     thread.start()
@@ -184,7 +184,7 @@ def test_a_strand_that_has_ended_does_not_wait() -> None:
     )
     meter = Meter()
     with own_objects():
-        Local(projected(algo, Layout(Role("a", ("*",), replicas=2)))).run(start_of(algo), 3, meter=meter)
+        LocalEngine(projected(algo, Layout(Role("a", ("*",), replicas=2)))).run(start_of(algo), 3, meter=meter)
     first = shares(meter.read()[1])["a"]
     time.sleep(0.05)
     recent, total = meter.read()
@@ -196,7 +196,7 @@ def test_replicas_wait_for_each_other_where_they_meet() -> None:
         start=lambda env, key: {"x": jnp.zeros(env.num_envs), "m": jnp.float32(0)},
         loop=lambda env, s: ({"x": s["x"] + 1, "m": all_mean(s["x"].sum())}, {}),
     )
-    built = Local(projected(algo, Layout(Role("a", ("*",), replicas=2))))
+    built = LocalEngine(projected(algo, Layout(Role("a", ("*",), replicas=2))))
     slowed = {
         run: lambda *args, call=call: (time.sleep(0.01), call(*args))[1]
         for run, call in built.executables["a", 1].items()
@@ -216,8 +216,8 @@ def test_who_waits_for_more_calls_waits_and_who_is_in_the_batch_computes() -> No
         time.sleep(0.4)
         return [[inputs[0]] for inputs in own]
 
-    run = Coalesced((False,), {1: slow, 2: slow})
-    patient, clocks = Together(Wait(20.0), run, 2, 5.0), [Clock("a[0]"), Clock("a[1]")]
+    run = BatchedCompute((False,), {1: slow, 2: slow})
+    patient, clocks = Batcher(RunControl(20.0), run, 2, 5.0), [Stopwatch("a[0]"), Stopwatch("a[1]")]
     threads = [threading.Thread(target=patient, args=(0, clock, [1]), daemon=True) for clock in clocks]
     for thread in threads:
         thread.start()
@@ -225,13 +225,13 @@ def test_who_waits_for_more_calls_waits_and_who_is_in_the_batch_computes() -> No
         thread.join(20)
     assert patient.sizes == {2: 1}
     assert all(clock.read(time.perf_counter()) < 0.4 for clock in clocks)
-    alone, began = Clock("a[2]"), time.perf_counter()
-    Together(Wait(20.0), run, 2, 0.05)(0, alone, [1])
+    alone, began = Stopwatch("a[2]"), time.perf_counter()
+    Batcher(RunControl(20.0), run, 2, 0.05)(0, alone, [1])
     assert 0.04 < alone.read(time.perf_counter()) <= time.perf_counter() - began - 0.4
 
 
 def test_batches_are_counted_by_role() -> None:
-    counts = Counts()
+    counts = CounterTotals()
     counts.batches.update({("a", 2): 3, ("a", 1): 1, ("b", 4): 2})
     assert describe(counts, 1.0).batches == {"a": {2: 3, 1: 1}, "b": {4: 2}}
 
@@ -240,7 +240,7 @@ def test_runs_one_after_the_other_add_up() -> None:
     algo, layout, meter = pair(), lanes(2), Meter()
     assert meter.trivial
     with own_objects():
-        built = Local(projected(algo, layout), limit=20.0)
+        built = LocalEngine(projected(algo, layout), limit=20.0)
         state = built.run(start_of(algo), 3, meter=meter)
         meter.read()
         built.run(state, 4, meter=meter)
@@ -253,5 +253,5 @@ def test_runs_one_after_the_other_add_up() -> None:
 def test_one_strand_is_trivial() -> None:
     meter = Meter()
     algo = Toy(start=lambda env, key: {"x": np.zeros(4)}, loop=lambda env, s: ({"x": on("a")(s["x"])}, {}))
-    Local(projected(algo, copies(a=1))).run(start_of(algo), 2, meter=meter)
+    LocalEngine(projected(algo, copies(a=1))).run(start_of(algo), 2, meter=meter)
     assert meter.trivial

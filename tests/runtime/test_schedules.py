@@ -15,17 +15,17 @@ import pytest
 from hypothesis import given
 
 from tests.runtime.lane_model import Failed, Model, Setup, Work, fake_projection, refuse_stopping, setups
-from tests.runtime.scheduler import Controlled, Deadlock, Schedule
+from tests.runtime.scheduler import Controlled, Deadlock, Interleaving
 from weft.layout.layout import Role
-from weft.runtime import coalesce, snapshots
+from weft.runtime import batching, snapshots
 from weft.runtime import lanes as lanes_module
-from weft.runtime.channel import Clock, Meeting, Stopped, Stream
-from weft.runtime.coalesce import Together
-from weft.runtime.lanes import Lanes
-from weft.runtime.ledger import AHEAD, Ledger
-from weft.runtime.snapshots import Here, Snapshots
+from weft.runtime.batching import Batcher
+from weft.runtime.channel import AllReduce, Stopped, Stopwatch, Stream
+from weft.runtime.lanes import Admission
+from weft.runtime.metrics_assembler import MAX_ITERATIONS_AHEAD, MetricsAssembler
+from weft.runtime.snapshots import ReplicaId, Snapshots
 
-schedules = Schedule.any()
+schedules = Interleaving.any()
 few = st.integers(1, 3)
 
 
@@ -60,7 +60,7 @@ def test_the_scheduler_finds_a_notification_that_is_missing() -> None:
             stream.items.append("hello")
 
     def exchange(seed: int) -> None:
-        wait = Controlled(Schedule(seed))
+        wait = Controlled(Interleaving(seed))
         stream = Stream(wait, "one", "two", "x")
         wait.scheduler.run(one=partial(notify_nobody, stream), two=stream.get)
 
@@ -71,7 +71,7 @@ def test_the_scheduler_finds_a_notification_that_is_missing() -> None:
 
 def test_the_scheduler_finds_locks_that_are_taken_crosswise() -> None:
     def cross(seed: int) -> None:
-        wait = Controlled(Schedule(seed))
+        wait = Controlled(Interleaving(seed))
         conditions = [wait.condition(), wait.condition()]
 
         def both(first: int) -> None:
@@ -87,7 +87,7 @@ def test_the_scheduler_finds_locks_that_are_taken_crosswise() -> None:
 
 @given(schedules, st.lists(st.lists(few, min_size=1, max_size=3), min_size=1, max_size=3), st.integers(0, 6))
 def test_chains_of_streams_pass_everything_on_once_in_order(
-    schedule: Schedule, chains: list[list[int]], count: int
+    schedule: Interleaving, chains: list[list[int]], count: int
 ) -> None:
     wait = Controlled(schedule)
     streams = [
@@ -115,7 +115,7 @@ def test_chains_of_streams_pass_everything_on_once_in_order(
 
 @given(schedules, few, st.lists(st.integers(0, 4), min_size=1, max_size=3), few)
 def test_a_stream_with_several_senders_and_receivers_loses_and_doubles_nothing(
-    schedule: Schedule, capacity: int, senders: list[int], receivers: int
+    schedule: Interleaving, capacity: int, senders: list[int], receivers: int
 ) -> None:
     wait = Controlled(schedule)
     stream = Stream(wait, "senders", "receivers", "x", capacity)
@@ -137,7 +137,7 @@ def test_a_stream_with_several_senders_and_receivers_loses_and_doubles_nothing(
 
 @given(schedules, few, st.integers(0, 30), st.integers(1, 2))
 def test_nobody_is_left_at_a_stream_when_the_run_stops(
-    schedule: Schedule, capacity: int, after: int, pairs: int
+    schedule: Interleaving, capacity: int, after: int, pairs: int
 ) -> None:
     wait = Controlled(schedule)
     streams = [Stream(wait, f"sender {p}", f"receiver {p}", "x", capacity) for p in range(pairs)]
@@ -162,26 +162,26 @@ def test_nobody_is_left_at_a_stream_when_the_run_stops(
 
 
 @given(schedules, setups())
-def test_lanes_are_taken_once_each_in_time_and_never_lock_up(schedule: Schedule, setup: Setup) -> None:
+def test_lanes_are_taken_once_each_in_time_and_never_lock_up(schedule: Interleaving, setup: Setup) -> None:
     model = Model(setup, Controlled(schedule))
     model.check(model.wait.scheduler.run(**model.tasks()))
 
 
 @given(schedules, setups().filter(lambda setup: setup.lanes < 4 and setup.times < 3))
-def test_lanes_hold_what_they_promise_line_by_line(schedule: Schedule, setup: Setup) -> None:
+def test_lanes_hold_what_they_promise_line_by_line(schedule: Interleaving, setup: Setup) -> None:
     model = Model(replace(setup, reports=False), Controlled(schedule, fine=lanes_module.__file__))
     model.check(model.wait.scheduler.run(**model.tasks()))
 
 
 @given(schedules)
-def test_a_lane_begins_again_as_soon_as_it_is_taken(schedule: Schedule) -> None:
+def test_a_lane_begins_again_as_soon_as_it_is_taken(schedule: Interleaving) -> None:
     wait = Controlled(schedule)
-    lanes, begun = Lanes(wait, "taker", ("lane",), 1, 2), Stream(wait, "lane", "taker", "news")
+    lanes, begun = Admission(wait, "taker", ("lane",), 1, 2), Stream(wait, "lane", "taker", "news")
 
     def lane() -> None:
-        assert lanes.begin(0, 1, Clock("lane"))
+        assert lanes.begin(0, 1, Stopwatch("lane"))
         lanes.arrive(0, lanes.lanes[0].begun)
-        assert lanes.begin(0, 2, Clock("lane"))
+        assert lanes.begin(0, 2, Stopwatch("lane"))
         begun.put("again")
 
     def taker() -> None:
@@ -192,32 +192,32 @@ def test_a_lane_begins_again_as_soon_as_it_is_taken(schedule: Schedule) -> None:
 
 
 @given(schedules)
-def test_a_lane_knows_as_soon_as_there_is_no_more_work(schedule: Schedule) -> None:
+def test_a_lane_knows_as_soon_as_there_is_no_more_work(schedule: Interleaving) -> None:
     wait = Controlled(schedule)
-    lanes, ended = Lanes(wait, "taker", ("one", "two"), 1, 2), Stream(wait, "one", "two", "news")
+    lanes, ended = Admission(wait, "taker", ("one", "two"), 1, 2), Stream(wait, "one", "two", "news")
 
     def one() -> None:
-        assert lanes.begin(0, 1, Clock("one"))
+        assert lanes.begin(0, 1, Stopwatch("one"))
         lanes.arrive(0, lanes.lanes[0].begun)
-        assert not lanes.begin(0, 2, Clock("one"))
+        assert not lanes.begin(0, 2, Stopwatch("one"))
         ended.put("no more")
 
     def two() -> None:
         assert lanes.form() == [0]
-        assert lanes.begin(1, 1, Clock("two"))
+        assert lanes.begin(1, 1, Stopwatch("two"))
         ended.get()
 
     wait.scheduler.run(one=one, two=two)
 
 
 @given(schedules)
-def test_a_taker_goes_on_as_soon_as_slow_work_turns_out_to_be_younger(schedule: Schedule) -> None:
+def test_a_taker_goes_on_as_soon_as_slow_work_turns_out_to_be_younger(schedule: Interleaving) -> None:
     wait = Controlled(schedule)
-    lanes = Lanes(wait, "taker", ("slow", "fast"), 1, 4, max_lag=1)
+    lanes = Admission(wait, "taker", ("slow", "fast"), 1, 4, max_lag=1)
     begun, published, taken = (Stream(wait, "one", "other", "news") for _ in range(3))
 
     def slow() -> None:
-        assert lanes.begin(0, 1, Clock("slow"))
+        assert lanes.begin(0, 1, Stopwatch("slow"))
         begun.put("from version 0")
         published.get()
         lanes.read(0)
@@ -227,7 +227,7 @@ def test_a_taker_goes_on_as_soon_as_slow_work_turns_out_to_be_younger(schedule: 
     def fast() -> None:
         begun.get()
         for number in (1, 2):
-            assert lanes.begin(1, number, Clock("fast"))
+            assert lanes.begin(1, number, Stopwatch("fast"))
             lanes.arrive(1, lanes.lanes[1].begun)
 
     def taker() -> None:
@@ -244,7 +244,7 @@ def test_a_taker_goes_on_as_soon_as_slow_work_turns_out_to_be_younger(schedule: 
 
 @given(schedules, setups(), st.integers(0, 60), st.booleans())
 def test_nobody_is_left_in_a_lane_when_the_run_stops_or_a_strand_fails(
-    schedule: Schedule, setup: Setup, after: int, fails: bool
+    schedule: Interleaving, setup: Setup, after: int, fails: bool
 ) -> None:
     wait = Controlled(schedule)
     model = Model(setup, wait, acts_left=after if fails else -1)
@@ -256,11 +256,11 @@ def test_nobody_is_left_in_a_lane_when_the_run_stops_or_a_strand_fails(
 
 @given(schedules, st.integers(1, 4), st.integers(0, 4), st.none() | st.integers(0, 20))
 def test_meetings_merge_what_was_brought_in_each_round(
-    schedule: Schedule, replicas: int, rounds: int, stop: int | None
+    schedule: Interleaving, replicas: int, rounds: int, stop: int | None
 ) -> None:
     wait = Controlled(schedule)
     names = tuple(f"a[{index}]" for index in range(replicas))
-    meeting = Meeting(wait, "m", names, tuple)
+    meeting = AllReduce(wait, "m", names, tuple)
 
     def replica(index: int) -> list[Any]:
         return [meeting.join(index, (index, number)) for number in range(rounds)]
@@ -297,13 +297,13 @@ class Doubling:
         return [[2 * value] for _, (value, _) in calls]
 
 
-def calling(wait: Controlled, doubling: Doubling, callers: int, pauses: list[int]) -> tuple[Together, dict[str, Work]]:
+def calling(wait: Controlled, doubling: Doubling, callers: int, pauses: list[int]) -> tuple[Batcher, dict[str, Work]]:
     """Callers that each call once after each of some pauses."""
     run: Any = doubling
-    together = Together(wait, run, doubling.most, doubling.seconds)
+    together = Batcher(wait, run, doubling.most, doubling.seconds)
 
     def caller(index: int) -> list[int]:
-        clock, got = Clock(f"caller {index}"), []
+        clock, got = Stopwatch(f"caller {index}"), []
         for number, pause in enumerate(pauses):
             wait.scheduler.now += pause
             got += together(0, clock, (100 * index + number, wait.scheduler.now))
@@ -314,7 +314,7 @@ def calling(wait: Controlled, doubling: Doubling, callers: int, pauses: list[int
 
 
 def under_its_time(wait: Controlled) -> Any:
-    return patch.object(coalesce, "time", SimpleNamespace(perf_counter=lambda: wait.scheduler.now))
+    return patch.object(batching, "time", SimpleNamespace(perf_counter=lambda: wait.scheduler.now))
 
 
 pauses_between = st.lists(st.integers(0, 2), min_size=1, max_size=3)
@@ -322,7 +322,7 @@ pauses_between = st.lists(st.integers(0, 2), min_size=1, max_size=3)
 
 @given(schedules, st.integers(1, 5), st.integers(1, 4), st.integers(0, 3), pauses_between)
 def test_calls_made_as_one_give_everybody_its_own_result(
-    schedule: Schedule, callers: int, most: int, seconds: int, pauses: list[int]
+    schedule: Interleaving, callers: int, most: int, seconds: int, pauses: list[int]
 ) -> None:
     wait = Controlled(schedule)
     together, tasks = calling(wait, Doubling(wait, most, seconds), callers, pauses)
@@ -334,7 +334,7 @@ def test_calls_made_as_one_give_everybody_its_own_result(
 
 
 @given(schedules, st.integers(1, 4), st.integers(1, 3))
-def test_a_full_batch_does_not_wait_for_its_time(schedule: Schedule, most: int, rounds: int) -> None:
+def test_a_full_batch_does_not_wait_for_its_time(schedule: Interleaving, most: int, rounds: int) -> None:
     wait = Controlled(schedule, timeouts=False)
     together, tasks = calling(wait, Doubling(wait, most, 1), most, [0] * rounds)
     with under_its_time(wait):
@@ -344,7 +344,7 @@ def test_a_full_batch_does_not_wait_for_its_time(schedule: Schedule, most: int, 
 
 @given(schedules, st.integers(1, 4), st.integers(1, 3), st.integers(0, 1), st.integers(0, 3))
 def test_nobody_is_left_in_a_batch_when_one_fails(
-    schedule: Schedule, callers: int, most: int, seconds: int, after: int
+    schedule: Interleaving, callers: int, most: int, seconds: int, after: int
 ) -> None:
     wait = Controlled(schedule)
     _, tasks = calling(wait, Doubling(wait, most, seconds, after), callers, [0, 1, 0])
@@ -354,7 +354,7 @@ def test_nobody_is_left_in_a_batch_when_one_fails(
 
 @given(schedules, st.integers(1, 4), st.integers(1, 3), st.integers(0, 12), st.booleans())
 def test_nobody_is_left_in_a_batch_when_the_run_stops(
-    schedule: Schedule, callers: int, most: int, after: int, timeouts: bool
+    schedule: Interleaving, callers: int, most: int, after: int, timeouts: bool
 ) -> None:
     wait = Controlled(schedule, timeouts=timeouts)
     _, tasks = calling(wait, Doubling(wait, most, 1), callers, [0, 1, 0])
@@ -365,20 +365,20 @@ def test_nobody_is_left_in_a_batch_when_the_run_stops(
 
 @given(schedules, st.tuples(few, st.integers(1, 2)), st.integers(1, 7), st.booleans(), st.none() | st.integers(0, 40))
 def test_a_ledger_puts_every_report_into_one_row(
-    schedule: Schedule, replicas: tuple[int, int], times: int, in_lanes: bool, stop: int | None
+    schedule: Interleaving, replicas: tuple[int, int], times: int, in_lanes: bool, stop: int | None
 ) -> None:
     wait = Controlled(schedule)
     roles = (
         Role("a", ("a",), replicas=replicas[0]),
         Role("b", ("b",), replicas=replicas[1], take=1 if in_lanes else None, of=2 if in_lanes else 1),
     )
-    ledger = Ledger(wait, fake_projection(*roles, lanes=2 * replicas[1] if in_lanes else 0))
+    ledger = MetricsAssembler(wait, fake_projection(*roles, lanes=2 * replicas[1] if in_lanes else 0))
 
     def bounded() -> None:
-        assert all(row <= ledger.done + AHEAD for row in ledger.rows)
+        assert all(row <= ledger.done + MAX_ITERATIONS_AHEAD for row in ledger.rows)
 
     def report(role: Role, replica: int) -> None:
-        clock, output = Clock(f"{role.name}[{replica}]"), "ab".index(role.name)
+        clock, output = Stopwatch(f"{role.name}[{replica}]"), "ab".index(role.name)
         for number in range(1, times * role.of + 1):
             # A count, and a number that tells reports apart.
             ledger.report(role, replica, number, {output: np.array([1, 10**replica * number])}, clock, (number,))
@@ -410,10 +410,10 @@ def check_rows(rows: list[Any], roles: tuple[Role, ...], times: int, in_lanes: b
 
 @given(schedules, few, st.integers(3, 6), st.just({1}) | st.sets(st.integers(1, 6)), st.booleans())
 def test_snapshots_are_complete_and_leave_nothing_behind(
-    schedule: Schedule, strands: int, times: int, due: set[int], in_step: bool
+    schedule: Interleaving, strands: int, times: int, due: set[int], in_step: bool
 ) -> None:
     wait = Controlled(schedule, fine=snapshots.__file__)
-    here: list[Here] = [("a", index) for index in range(strands)]
+    here: list[ReplicaId] = [("a", index) for index in range(strands)]
     taken = Snapshots(frozenset(here), in_step, due.__contains__)
     reports = [Stream(wait, f"a[{index}]", "follower", "report", times) for index in range(strands)]
 

@@ -1,6 +1,6 @@
 """States are put together from parts: of one iteration in step, of about the same time in lanes."""
 
-from weft.runtime.snapshots import Here, Snapshots
+from weft.runtime.snapshots import ReplicaId, Snapshots
 
 A, B = ("a", 0), ("b", 0)
 
@@ -9,7 +9,7 @@ def snapshots(*, in_step: bool, due: int) -> Snapshots:
     return Snapshots(frozenset({A, B}), in_step, lambda number: number % due == 0)
 
 
-def offer(given: Snapshots, here: Here, number: int) -> None:
+def offer(given: Snapshots, here: ReplicaId, number: int) -> None:
     given.offer(here, number, lambda: {0: number})
 
 

@@ -18,8 +18,8 @@ from weft.errors import WeftError
 from weft.evaluation.learned import Learned, Learning, teach
 from weft.host import own_objects
 from weft.report.update import Evaluation
-from weft.runtime.devices import run_inline
-from weft.runtime.once import compile_once
+from weft.runtime.devices import disable_async_cpu_dispatch
+from weft.runtime.jit_with_host import jit_with_host
 
 CHUNK = 128
 # Steps without the end of an episode after which it is taken to have none.
@@ -55,13 +55,13 @@ class Evaluator:
         watch: Callable[[Playing], None] = lambda playing: None,
         record: Callable[[dict[str, Any]], None] | None = None,
     ):
-        run_inline()
+        disable_async_cpu_dispatch()
         self.algo, self.env, self.greedy = algo, env_of(1), greedy
         self.chunk, self.watch, self.record = chunk, watch, record
         self.learning = Learning(algo, env_of)
         like, key = self.learning.shapes, jax.eval_shape(lambda: jax.random.key(0))
-        self.begin = compile_once(self._begin, like, key)
-        self.go = compile_once(self._go, like, jax.eval_shape(self._begin, like, key))
+        self.begin = jit_with_host(self._begin, like, key)
+        self.go = jit_with_host(self._go, like, jax.eval_shape(self._begin, like, key))
 
     def __call__(self, what: Learned, *, episodes: int, seed: int = 0, steps: int = 0) -> Evaluation:
         """Play until `episodes` have ended, with what was learned in so many `steps`."""

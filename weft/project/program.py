@@ -12,7 +12,7 @@ Parts = tuple[tuple[Value | None, ...], ...]
 
 @dataclass(frozen=True, eq=False)
 class Op:
-    """One device operation: an equation of the loop, or a step of the exchange around it (see `runtime.evaluate`)."""
+    """One device operation: an equation of the loop, or part of the exchange around it (see `runtime.interpreter`)."""
 
     kind: str
     inputs: tuple[Value, ...]

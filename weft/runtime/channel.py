@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-What = str | Callable[[], str]
+Description = str | Callable[[], str]
 """What is waited for; a function says it as it is when it is asked."""
 
 
@@ -26,7 +26,7 @@ class Stuck(Exception):
 
 
 @dataclass
-class Clock:
+class Stopwatch:
     """How long somebody has spent at one place of the run, the stay that goes on included."""
 
     who: str
@@ -49,14 +49,14 @@ class Clock:
 
 
 @dataclass
-class Wait:
+class RunControl:
     """What all parties of a run share: the wish to stop, and the limit on waiting."""
 
     limit: float = 600.0
     stopping: bool = False
     locks: dict[threading.Condition, Any] = field(default_factory=dict)
     """By everything that can be waited for."""
-    doing: dict[str, What] = field(default_factory=dict)
+    doing: dict[str, Description] = field(default_factory=dict)
 
     def condition(self, beside: threading.Condition | None = None) -> threading.Condition:
         """Something to wait for; `beside` another, it has the same lock."""
@@ -71,7 +71,9 @@ class Wait:
             with condition:
                 condition.notify_all()
 
-    def until(self, condition: threading.Condition, ready: Callable[[], Any], clock: Clock, what: What) -> None:
+    def until(
+        self, condition: threading.Condition, ready: Callable[[], Any], clock: Stopwatch, what: Description
+    ) -> None:
         """Wait, with the condition held, until `ready`; the clock and `what` say who waits for what."""
         if not ready():
             self.doing[clock.who] = what
@@ -88,13 +90,13 @@ class Wait:
         """Let others go on until `ready` or the end of the run; false if the limit came first."""
         return bool(condition.wait_for(lambda: ready() or self.stopping, self.limit))
 
-    def describe(self, who: str, what: What) -> str:
+    def describe(self, who: str, what: Description) -> str:
         """Who has waited for what, and what all the others wait for."""
         others = "; ".join(f"{name} waits for {_now(it)}" for name, it in sorted(self.doing.items()) if name != who)
         return f"{who} has waited {self.limit:g} s for {_now(what)}" + (f" (meanwhile {others})" if others else "")
 
 
-def _now(what: What) -> str:
+def _now(what: Description) -> str:
     return what if isinstance(what, str) else what()
 
 
@@ -102,7 +104,7 @@ def _now(what: What) -> str:
 class Stream:
     """First in, first out, every value taken exactly once; a full stream makes its sender wait."""
 
-    wait: Wait
+    wait: RunControl
     source: str
     dest: str
     label: str
@@ -113,7 +115,7 @@ class Stream:
     def __post_init__(self) -> None:
         self.items: deque[Any] = deque()
         self.condition = self.wait.condition()
-        self.blocked, self.starved = Clock(self.source), Clock(self.dest)
+        self.blocked, self.starved = Stopwatch(self.source), Stopwatch(self.dest)
         self.sent = self.bytes = self.most = 0
         self.waits = f"{self.dest} to take {self.label}", f"{self.label} from {self.source}"
 
@@ -140,10 +142,10 @@ class Stream:
 
 
 @dataclass
-class Meeting:
+class AllReduce:
     """All replicas of a role bring their values, and each leaves with the merged ones."""
 
-    wait: Wait
+    wait: RunControl
     label: str
     names: tuple[str, ...]
     """Of the replicas."""
@@ -153,7 +155,7 @@ class Meeting:
         self.brought: dict[int, Any] = {}
         self.results: dict[int, Any] = {}
         self.condition = self.wait.condition()
-        self.clocks = [Clock(name) for name in self.names]
+        self.clocks = [Stopwatch(name) for name in self.names]
 
     def join(self, index: int, value: Any) -> Any:
         with self.condition:

@@ -19,7 +19,7 @@ from weft.layout.catalogue import parse
 from weft.layout.layout import Layout
 from weft.project.links import is_key
 from weft.runtime.driver import EnvSpec, Plan
-from weft.runtime.local import Local
+from weft.runtime.local import LocalEngine
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _end(plan: Plan, iterations: int, seed: int) -> Any:
     with own_objects():
         state = plan.init(seed)
         for projection, times in parts:
-            state = Local(projection, barriers=True).run(state, times)
+            state = LocalEngine(projection, barriers=True).run(state, times)
         return state
 
 

@@ -14,7 +14,7 @@ from weft.graph.graph import Value
 from weft.project.donation import find_donations
 from weft.project.program import Program, Run
 from weft.runtime.devices import AXIS, Devices
-from weft.runtime.evaluate import Context, apply
+from weft.runtime.interpreter import ReplicaContext, eval_op
 
 # For exact comparison. On CPUs XLA drops optimisation barriers before it fuses, and LLVM then contracts a product and a
 # sum into one operation that rounds once, or not, as the fusion falls. Without its optimiser it rounds as written.
@@ -23,21 +23,25 @@ EXACT = {"cpu": {"xla_backend_optimization_level": 0}}
 ONE_DEVICE = Devices()
 
 
-def compile_runs(program: Program, context: Context, devices: Devices = ONE_DEVICE) -> dict[Run, Callable[..., Any]]:
+def compile_program(
+    program: Program, context: ReplicaContext, devices: Devices = ONE_DEVICE
+) -> dict[Run, Callable[..., Any]]:
     """An executable for every run of a program, which overwrites those of its inputs that nobody needs any more."""
     donated = find_donations(program)
     options = compiler_options(context)
-    return {run: lower_run(run, context, donate, devices).compile(options) for run, donate in donated.items()}
+    return {run: lower_compute(run, context, donate, devices).compile(options) for run, donate in donated.items()}
 
 
-def compiler_options(context: Context) -> dict[str, Any] | None:
+def compiler_options(context: ReplicaContext) -> dict[str, Any] | None:
     """What XLA must be told."""
     return EXACT.get(jax.default_backend()) if context.barriers else None
 
 
-def lower_run(run: Run, context: Context, donate: frozenset[Value] = frozenset(), devices: Devices = ONE_DEVICE) -> Any:
+def lower_compute(
+    run: Run, context: ReplicaContext, donate: frozenset[Value] = frozenset(), devices: Devices = ONE_DEVICE
+) -> Any:
     """A run as a lowered JAX program."""
-    function, mesh = run_function(run, context), devices.mesh
+    function, mesh = compute_function(run, context), devices.mesh
     donated = tuple(i for i, value in enumerate(run.inputs) if value in donate)
     leading = () if mesh is None else (mesh.size,)
     avals = [
@@ -51,14 +55,14 @@ def lower_run(run: Run, context: Context, donate: frozenset[Value] = frozenset()
     return jax.jit(function, donate_argnums=donated, keep_unused=True, **placed).lower(*avals)
 
 
-def run_function(run: Run, context: Context) -> Callable[..., list[Any]]:
+def compute_function(run: Run, context: ReplicaContext) -> Callable[..., list[Any]]:
     """A run as a plain function of its inputs."""
 
     def function(*inputs: Any) -> list[Any]:
         env = dict(zip(run.inputs, inputs, strict=True))
         for op in run.ops:
             given = [value.const if value.is_const else env[value] for value in op.inputs]
-            env.update(zip(op.outputs, apply(op, context, *given), strict=True))
+            env.update(zip(op.outputs, eval_op(op, context, *given), strict=True))
         return [env[value] for value in run.outputs]
 
     return function

@@ -106,7 +106,7 @@ class Devices:
         return [np.array(steps) if host else next(stacked) for steps, host in zip(columns, on_host, strict=True)]
 
 
-def run_inline() -> None:
+def disable_async_cpu_dispatch() -> None:
     """Let compiled runs on the CPU run in the thread that calls them.
 
     Handing each over to a thread of XLA's costs more than a small run itself: 55 us instead of 19 for a policy of two

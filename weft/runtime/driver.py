@@ -25,12 +25,12 @@ from weft.project.project import Projection, project
 from weft.report.returns import Returns
 from weft.report.system import Lag, System
 from weft.report.update import Evaluation, Observer, Update
-from weft.runtime.devices import run_inline
-from weft.runtime.local import Local
+from weft.runtime.devices import disable_async_cpu_dispatch
+from weft.runtime.jit_with_host import jit_with_host
+from weft.runtime.local import LocalEngine
 from weft.runtime.meter import Meter
-from weft.runtime.once import compile_once
 
-ENGINES = {"local": Local}
+ENGINES = {"local": LocalEngine}
 
 Part = tuple[Projection, int]
 
@@ -85,7 +85,7 @@ class Plan:
     @classmethod
     def of(cls, algo: Algorithm, env: EnvSpec, layout: Layout | str | None) -> "Plan":
         """Resolve names; see `World.of` for what `env` may be."""
-        run_inline()
+        disable_async_cpu_dispatch()
         if isinstance(layout, str) or layout is None:
             layout = catalogue.parse(layout or "fused")
         return cls(algo.settle(asynchronous=bool(layout.lanes)), World.of(env), layout)
@@ -115,7 +115,7 @@ class Plan:
     def init(self, seed: int) -> Any:
         """The state before the first iteration."""
         env, key = self.env_of(self.algo.num_envs), jax.random.key(seed)
-        return compile_once(partial(self.algo.init, env), key)(key)
+        return jit_with_host(partial(self.algo.init, env), key)(key)
 
 
 def train(

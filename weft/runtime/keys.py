@@ -5,7 +5,7 @@ from typing import Any
 import jax
 
 
-def fold(key: jax.Array, number: Any) -> jax.Array:
+def fold_keys(key: jax.Array, number: Any) -> jax.Array:
     """Every key of an array folded with a number."""
     fold_in = jax.random.fold_in
     for _ in range(key.ndim):

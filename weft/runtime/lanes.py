@@ -24,11 +24,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from weft.runtime.channel import Clock, Wait
+from weft.runtime.channel import RunControl, Stopwatch
 
 
 @dataclass
-class Newest:
+class PublishedValue:
     """A version of what a register holds, and its copies on other devices."""
 
     value: Any = None
@@ -45,8 +45,8 @@ class Newest:
 class Register:
     """The newest version of what a free role makes: whoever reads it never waits."""
 
-    wait: Wait
-    newest: Newest = field(default_factory=Newest)
+    wait: RunControl
+    newest: PublishedValue = field(default_factory=PublishedValue)
 
     def __post_init__(self) -> None:
         self.condition = self.wait.condition()
@@ -57,7 +57,7 @@ class Register:
 
     def publish(self, value: Any) -> None:
         with self.condition:
-            self.newest = Newest(value)
+            self.newest = PublishedValue(value)
 
 
 @dataclass(eq=False)
@@ -86,17 +86,17 @@ class Lane:
 
 
 @dataclass
-class Lanes:
+class Admission:
     """The lanes of one replica of a role that takes, and the register that they read."""
 
-    wait: Wait
+    wait: RunControl
     taker: str
     names: tuple[str, ...]
     take: int
     work: int
     """Iterations that the lanes do in all: whoever is ready does the next."""
     max_lag: int | None = None
-    newest: Newest = field(default_factory=Newest)
+    newest: PublishedValue = field(default_factory=PublishedValue)
     """What was published last."""
     lags: Counter[int] = field(default_factory=Counter)
     """How often work of each lag was taken."""
@@ -107,11 +107,11 @@ class Lanes:
         self.condition = self.wait.condition()
         self.taking = self.wait.condition(beside=self.condition)
         self.begun = self.taken = self.version = self.arrivals = 0
-        self.hungry = Clock(self.taker)
+        self.hungry = Stopwatch(self.taker)
         self.latest: list[int] = []
         self.most = 0
 
-    def begin(self, index: int, number: int, clock: Clock) -> bool:
+    def begin(self, index: int, number: int, clock: Stopwatch) -> bool:
         """Begin iteration `number` of a lane, which several roles may have a part in; false if no work is left."""
         lane = self.lanes[index]
         with self.condition:
@@ -171,7 +171,7 @@ class Lanes:
     def publish(self, value: Any) -> None:
         """The next version of what the lanes read."""
         with self.condition:
-            self.newest = Newest(value)
+            self.newest = PublishedValue(value)
             self.version += 1
             self.condition.notify_all()
 

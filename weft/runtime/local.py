@@ -15,24 +15,24 @@ from weft.host import objects
 from weft.layout.layout import Role
 from weft.project.program import Program, Run, walk
 from weft.project.project import Projection
-from weft.runtime.channel import Stopped, Wait
-from weft.runtime.coalesce import Coalesced, compile_coalesced
-from weft.runtime.compile import compile_runs
+from weft.runtime.batching import BatchedCompute, compile_batched
+from weft.runtime.channel import RunControl, Stopped
+from weft.runtime.compile import compile_program
 from weft.runtime.devices import Devices
-from weft.runtime.evaluate import Context
-from weft.runtime.ledger import Ledger
+from weft.runtime.executor import Executor
+from weft.runtime.interpreter import ReplicaContext
 from weft.runtime.meter import Meter
-from weft.runtime.shares import copied, gather, scatter
+from weft.runtime.metrics_assembler import MetricsAssembler
+from weft.runtime.scatter import copy_arrays, gather_state, scatter_state
 from weft.runtime.snapshots import Snapshots
-from weft.runtime.strand import Strand
 from weft.runtime.wiring import Wiring
 
-Watch = Callable[[Any, Any], None]
-Due = Callable[[int], bool]
+IterationCallback = Callable[[Any, Any], None]
+StatePredicate = Callable[[int], bool]
 
 
 # Seconds that a run that ends leaves its threads: one that hangs in a role's own code must not hide what went wrong.
-PATIENCE = 5.0
+SHUTDOWN_SECONDS = 5.0
 
 
 class RoleFailed(Exception):
@@ -40,14 +40,14 @@ class RoleFailed(Exception):
 
 
 @dataclass
-class Local:
+class LocalEngine:
     """A compiled projection, ready to run in this process."""
 
     projection: Projection
     barriers: bool = False
     limit: float = 600.0
     executables: dict[tuple[str, int], Mapping[Run, Callable[..., Any]]] = field(init=False)
-    coalesced: dict[str, Mapping[Run, Coalesced]] = field(init=False)
+    coalesced: dict[str, Mapping[Run, BatchedCompute]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.executables, self.coalesced = {}, {}
@@ -64,11 +64,11 @@ class Local:
             devices = Devices.of(self.projection.layout, role, index)
             key = (devices, index if program.asks_replica else 0)
             if key not in known:
-                known[key] = compile_runs(program, self.context(role, index), devices)
+                known[key] = compile_program(program, self.context(role, index), devices)
             compiled[role.name, index] = known[key]
         return compiled
 
-    def coalesce(self, program: Program, role: Role) -> dict[Run, Coalesced]:
+    def coalesce(self, program: Program, role: Role) -> dict[Run, BatchedCompute]:
         """The runs in inner loops, for the calls of several replicas at once."""
         if program.asks_replica or role.devices > 1 or len(role.on) > 1:
             raise WeftError(
@@ -80,21 +80,21 @@ class Local:
         shared = self.projection.views[role.name].needs.terms.relaxed.get(role.name, frozenset())
         alone = self.executables[role.name, 0]
         return {
-            run: compile_coalesced(
+            run: compile_batched(
                 run, context, devices, [value in shared for value in run.inputs], role.batch, alone[run]
             )
             for run in runs
         }
 
-    def context(self, role: Role, index: int) -> Context:
-        return Context(index, role.copies, "devices" if role.devices > 1 else None, role.devices, self.barriers)
+    def context(self, role: Role, index: int) -> ReplicaContext:
+        return ReplicaContext(index, role.copies, "devices" if role.devices > 1 else None, role.devices, self.barriers)
 
     def run(
         self,
         state: Any,
         times: int,
-        watch: Watch = lambda metrics, state: None,
-        due: Due = lambda number: False,
+        watch: IterationCallback = lambda metrics, state: None,
+        due: StatePredicate = lambda number: False,
         meter: Meter | None = None,
     ) -> Any:
         """The state after going through the programs `times` times.
@@ -104,32 +104,32 @@ class Local:
         """
         if not times:
             return state
-        session = Session(self, times, watch, due)
+        session = ThreadedRun(self, times, watch, due)
         if meter is not None:
             meter.follow(session.wiring.parts())
         return session.run(state)
 
 
 @dataclass
-class Session:
+class ThreadedRun:
     """One run: its threads, what they come to, and errors."""
 
-    engine: Local
+    engine: LocalEngine
     times: int
-    watch: Watch
-    due: Due
+    watch: IterationCallback
+    due: StatePredicate
 
     def __post_init__(self) -> None:
         engine = self.engine
-        self.projection, self.wait = engine.projection, Wait(engine.limit)
+        self.projection, self.wait = engine.projection, RunControl(engine.limit)
         self.wiring = Wiring(self.projection, self.wait, self.times, engine.executables, engine.coalesced)
-        self.ledger = Ledger(self.wait, self.projection)
+        self.ledger = MetricsAssembler(self.wait, self.projection)
         here = frozenset((strand.program.role, strand.index) for strand in self.wiring.strands)
         self.snapshots = Snapshots(here, not self.projection.layout.lanes, self.due)
         self.failure: tuple[str, BaseException] | None = None
 
     def run(self, state: Any) -> Any:
-        shares = scatter(self.projection, state)
+        shares = scatter_state(self.projection, state)
         self.wiring.fill_registers(jax.tree.leaves(state))
         threads = [
             threading.Thread(
@@ -147,12 +147,12 @@ class Session:
             return self.follow(threads)
         finally:
             self.wait.stop()
-            end = time.monotonic() + PATIENCE
+            end = time.monotonic() + SHUTDOWN_SECONDS
             for thread in threads:
                 if thread.is_alive():
                     thread.join(max(0.0, end - time.monotonic()))
 
-    def work(self, strand: Strand, state: dict[int, Any]) -> None:
+    def work(self, strand: Executor, state: dict[int, Any]) -> None:
         """A thread's life: iterate, report, and hand the state on to the next iteration."""
         role, here = self.projection.layout.role(strand.program.role), (strand.program.role, strand.index)
         pace, clock = self.wiring.pace(role, strand), strand.clocks["report"]
@@ -164,7 +164,7 @@ class Session:
                 outputs = strand.iterate(state)
                 pace.end(outputs)
                 # What is handed on may be overwritten by the next iteration, so what is asked for is copied.
-                self.snapshots.offer(here, number, partial(copied, outputs))
+                self.snapshots.offer(here, number, partial(copy_arrays, outputs))
                 self.ledger.report(role, strand.index, number, outputs, clock, strand.lags)
                 state = {leaf: outputs.get(leaf) for leaf in strand.program.inputs}
             self.snapshots.ended[here] = outputs
@@ -181,13 +181,13 @@ class Session:
         for number in range(1, self.times):
             metrics = self.ledger.next(self.refuse_failure)
             parts = self.snapshots.take(number)
-            self.watch(metrics, parts and gather(self.projection, parts))
+            self.watch(metrics, parts and gather_state(self.projection, parts))
         metrics = self.ledger.next(self.refuse_failure)
         while any(thread.is_alive() for thread in threads) and not self.failure:
             threads = [thread for thread in threads if thread.is_alive()]
             threads[0].join(0.1)
         self.refuse_failure()
-        state = gather(self.projection, self.snapshots.ended)
+        state = gather_state(self.projection, self.snapshots.ended)
         self.watch(metrics, state if self.due(self.times) else None)
         return state
 

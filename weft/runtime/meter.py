@@ -14,12 +14,12 @@ from typing import Any
 
 from weft.layout.layout import Layout
 from weft.report.system import Edge, Lag, Share, System
-from weft.runtime.channel import Meeting, Stream
-from weft.runtime.coalesce import Together
-from weft.runtime.lanes import Lanes
-from weft.runtime.strand import Strand
+from weft.runtime.batching import Batcher
+from weft.runtime.channel import AllReduce, Stream
+from weft.runtime.executor import Executor
+from weft.runtime.lanes import Admission
 
-Way = tuple[str, str, str]
+EdgeKey = tuple[str, str, str]
 """An edge: the roles that it is from and to, and its kind."""
 
 # Who gets the reports of all roles: not a role itself.
@@ -27,20 +27,20 @@ RUN = "run"
 
 
 @dataclass(frozen=True)
-class Parts:
+class MeterSources:
     """What counts in one run."""
 
-    strands: Sequence[Strand]
+    strands: Sequence[Executor]
     streams: Sequence[Stream] = ()
-    meetings: Sequence[Meeting] = ()
-    lanes: Sequence[Lanes] = ()
-    together: Mapping[Any, Together] = field(default_factory=dict)
+    meetings: Sequence[AllReduce] = ()
+    lanes: Sequence[Admission] = ()
+    together: Mapping[Any, Batcher] = field(default_factory=dict)
     """By compiled run."""
     layout: Layout | None = None
 
 
 @dataclass(frozen=True)
-class Flow:
+class EdgeCounts:
     """What one stream, lane or clock has counted, as a part of its edge."""
 
     messages: int = 0
@@ -53,7 +53,7 @@ class Flow:
 
 
 @dataclass
-class Counts:
+class CounterTotals:
     """Everything counted up to a moment: sums, so that what happened between two moments is their difference."""
 
     sums: defaultdict[Any, float] = field(default_factory=lambda: defaultdict(float))
@@ -61,29 +61,29 @@ class Counts:
     lags: Counter[int] = field(default_factory=Counter)
     batches: Counter[tuple[str, int]] = field(default_factory=Counter)
     """By role and size."""
-    depths: Counter[Way] = field(default_factory=Counter)
-    most: Counter[Way] = field(default_factory=Counter)
+    depths: Counter[EdgeKey] = field(default_factory=Counter)
+    most: Counter[EdgeKey] = field(default_factory=Counter)
 
-    def after(self, earlier: "Counts") -> "Counts":
+    def after(self, earlier: "CounterTotals") -> "CounterTotals":
         """What happened since. Counters are read while they move, but nothing is less than nothing."""
         sums = {key: max(0.0, number - earlier.sums.get(key, 0.0)) for key, number in self.sums.items()}
         lags, batches = self.lags - earlier.lags, self.batches - earlier.batches
-        return Counts(defaultdict(float, sums), lags, batches, self.depths, self.most)
+        return CounterTotals(defaultdict(float, sums), lags, batches, self.depths, self.most)
 
 
 @dataclass
 class Meter:
     """Reads the counters of the runs that it is told to follow, one after the other."""
 
-    parts: Parts | None = None
-    before: Counts = field(default_factory=Counts)
+    parts: MeterSources | None = None
+    before: CounterTotals = field(default_factory=CounterTotals)
     """What earlier runs have come to."""
 
     def __post_init__(self) -> None:
         self.began = self.last = time.perf_counter()
-        self.counted, self.most = Counts(), Counter[Way]()
+        self.counted, self.most = CounterTotals(), Counter[EdgeKey]()
 
-    def follow(self, parts: Parts) -> None:
+    def follow(self, parts: MeterSources) -> None:
         """Begin to read other counters, in addition to what has been counted."""
         if self.parts is None:
             self.began = self.last = time.perf_counter()
@@ -102,13 +102,15 @@ class Meter:
         counts = self.count(now)
         self.most |= counts.most
         recent = describe(counts.after(self.counted), now - self.last)
-        total = describe(Counts(counts.sums, counts.lags, counts.batches, counts.depths, self.most), now - self.began)
+        total = describe(
+            CounterTotals(counts.sums, counts.lags, counts.batches, counts.depths, self.most), now - self.began
+        )
         self.counted, self.last = counts, now
         return recent, total
 
-    def count(self, now: float) -> Counts:
+    def count(self, now: float) -> CounterTotals:
         """All counters, added up by role and by edge."""
-        counts = Counts(defaultdict(float, self.before.sums), +self.before.lags, +self.before.batches)
+        counts = CounterTotals(defaultdict(float, self.before.sums), +self.before.lags, +self.before.batches)
         if self.parts is None:
             return counts
         for strand in self.parts.strands:
@@ -127,13 +129,13 @@ class Meter:
         return counts
 
 
-def flows(parts: Parts, now: float) -> Iterator[tuple[Way, Flow]]:
+def flows(parts: MeterSources, now: float) -> Iterator[tuple[EdgeKey, EdgeCounts]]:
     """What everything has counted, with the edge that it belongs to."""
     for stream in parts.streams:
         yield (role_of(stream.source), role_of(stream.dest), "stream"), stream_flow(stream, now)
     for meeting in parts.meetings:
         for name, clock in zip(meeting.names, meeting.clocks, strict=True):
-            yield (role_of(name), role_of(name), "merge"), Flow(receiver=clock.read(now))
+            yield (role_of(name), role_of(name), "merge"), EdgeCounts(receiver=clock.read(now))
     for lanes in parts.lanes:
         yield (role_of(lanes.names[0]), role_of(lanes.taker), "lanes"), lanes_flow(lanes, now)
     coalesced = {role for role, _ in coalescing(parts)}
@@ -141,41 +143,43 @@ def flows(parts: Parts, now: float) -> Iterator[tuple[Way, Flow]]:
         yield from strand_flows(strand, parts.layout, strand.program.role in coalesced, now)
 
 
-def stream_flow(stream: Stream, now: float) -> Flow:
+def stream_flow(stream: Stream, now: float) -> EdgeCounts:
     depth = len(stream.items)
     # The most is from here to the next reading.
     most, stream.most = max(stream.most, depth), depth
     sent, waits = stream.sent, (stream.blocked.read(now), stream.starved.read(now))
-    return Flow(sent, stream.bytes * sent, *waits, depth, most)
+    return EdgeCounts(sent, stream.bytes * sent, *waits, depth, most)
 
 
-def lanes_flow(lanes: Lanes, now: float) -> Flow:
+def lanes_flow(lanes: Admission, now: float) -> EdgeCounts:
     with lanes.condition:
         depth, taken = lanes.ready, sum(lane.taken for lane in lanes.lanes)
         most, lanes.most = max(lanes.most, depth), depth
-    return Flow(taken, receiver=lanes.hungry.read(now), depth=depth, most=most)
+    return EdgeCounts(taken, receiver=lanes.hungry.read(now), depth=depth, most=most)
 
 
-def strand_flows(strand: Strand, layout: Layout | None, coalesced: bool, now: float) -> Iterator[tuple[Way, Flow]]:
+def strand_flows(
+    strand: Executor, layout: Layout | None, coalesced: bool, now: float
+) -> Iterator[tuple[EdgeKey, EdgeCounts]]:
     program, role, times = strand.program, strand.program.role, strand.iterations
-    yield (role, RUN, "report"), Flow(sender=strand.clocks["report"].read(now))
+    yield (role, RUN, "report"), EdgeCounts(sender=strand.clocks["report"].read(now))
     if layout and layout.taker and layout.role(role).in_lane:
-        yield (layout.taker.name, role, "begin"), Flow(receiver=strand.clocks["begin"].read(now))
+        yield (layout.taker.name, role, "begin"), EdgeCounts(receiver=strand.clocks["begin"].read(now))
     if layout and program.reads:
         maker = next(maker for maker, reader in layout.registers if reader == role)
         size = sum(program.inputs[leaf].bytes for leaf in program.reads)
-        yield (maker, role, "register"), Flow(times, size * times)
+        yield (maker, role, "register"), EdgeCounts(times, size * times)
     if coalesced:
-        yield (role, role, "batch"), Flow(receiver=strand.clocks["batch"].read(now))
+        yield (role, role, "batch"), EdgeCounts(receiver=strand.clocks["batch"].read(now))
 
 
-def coalescing(parts: Parts) -> Iterator[tuple[str, Together]]:
+def coalescing(parts: MeterSources) -> Iterator[tuple[str, Batcher]]:
     """Where calls are made as one, with the role whose they are."""
     for run, together in parts.together.items():
         yield next(strand.program.role for strand in parts.strands if run in strand.executables), together
 
 
-def describe(counts: Counts, seconds: float) -> System:
+def describe(counts: CounterTotals, seconds: float) -> System:
     """What was counted in so many seconds."""
     sums, per_second = counts.sums, 1 / max(seconds, 1e-9)
     edges = [

@@ -8,26 +8,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-Here = tuple[str, int]
-Parts = dict[Here, dict[int, Any]]
+ReplicaId = tuple[str, int]
+ReplicaStates = dict[ReplicaId, dict[int, Any]]
 
 
 @dataclass
 class Snapshots:
     """Parts of states, by the number that each was asked for under."""
 
-    strands: frozenset[Here]
+    strands: frozenset[ReplicaId]
     in_step: bool
     due: Callable[[int], bool]
     asked: int = 0
     """In lanes: the number that was asked for and is not complete."""
-    parts: dict[int, Parts] = field(default_factory=dict)
-    ended: Parts = field(default_factory=dict)
+    parts: dict[int, ReplicaStates] = field(default_factory=dict)
+    ended: ReplicaStates = field(default_factory=dict)
     """What strands ended with."""
-    given: dict[Here, int] = field(default_factory=dict)
+    given: dict[ReplicaId, int] = field(default_factory=dict)
     """The number that each strand last handed over its part for."""
 
-    def offer(self, here: Here, number: int, part: Callable[[], dict[int, Any]]) -> None:
+    def offer(self, here: ReplicaId, number: int, part: Callable[[], dict[int, Any]]) -> None:
         """A strand is done with its iteration `number`, and can hand over its part of the state."""
         wanted = number if self.in_step and self.due(number) else self.asked
         # Not to be looked up in `parts`: what was asked for a moment ago may have been taken since.
@@ -35,7 +35,7 @@ class Snapshots:
             self.given[here] = wanted
             self.parts.setdefault(wanted, {})[here] = part()
 
-    def take(self, number: int) -> Parts | None:
+    def take(self, number: int) -> ReplicaStates | None:
         """The parts of a state that is complete when row `number` is, if one was asked for."""
         if self.in_step:
             return self.parts.pop(number) if self.due(number) else None

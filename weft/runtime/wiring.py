@@ -13,16 +13,25 @@ import jax
 from weft.layout.layout import Role
 from weft.project.program import Merge, Recv, Run, Send, walk
 from weft.project.project import Projection
-from weft.runtime.channel import Meeting, Stream, Wait
-from weft.runtime.coalesce import Coalesced, Together
+from weft.runtime.batching import BatchedCompute, Batcher
+from weft.runtime.channel import AllReduce, RunControl, Stream
 from weft.runtime.devices import Devices
-from weft.runtime.evaluate import MERGES
-from weft.runtime.lanes import Lanes, Newest, Register
-from weft.runtime.ledger import reports_per_row
-from weft.runtime.meter import Parts
-from weft.runtime.pace import Arriving, InLane, InStep, Pace, Place, Publishing, Reading, Taking
-from weft.runtime.shares import copied
-from weft.runtime.strand import End, Strand
+from weft.runtime.executor import Executor, StreamEnd
+from weft.runtime.interpreter import MERGES
+from weft.runtime.lanes import Admission, PublishedValue, Register
+from weft.runtime.meter import MeterSources
+from weft.runtime.metrics_assembler import reports_per_iteration
+from weft.runtime.scatter import copy_arrays
+from weft.runtime.schedule import (
+    ConsumerSchedule,
+    LaneCursor,
+    LaneSchedule,
+    LaneStream,
+    RegisterPublisherSchedule,
+    RegisterReaderSchedule,
+    Schedule,
+    SynchronousSchedule,
+)
 
 
 @dataclass
@@ -30,14 +39,14 @@ class Wiring:
     """The channels of one run, each made when its first end is asked for."""
 
     projection: Projection
-    wait: Wait
+    wait: RunControl
     times: int
     executables: Mapping[tuple[str, int], Mapping[Run, Callable[..., Any]]]
-    coalesced: Mapping[str, Mapping[Run, Coalesced]]
+    coalesced: Mapping[str, Mapping[Run, BatchedCompute]]
     streams: dict[tuple[str, int, int], Stream] = field(default_factory=dict)
-    meetings: dict[str, Meeting] = field(default_factory=dict)
-    together: dict[Run, Together] = field(default_factory=dict)
-    places: dict[tuple[str, int], Place] = field(default_factory=dict)
+    meetings: dict[str, AllReduce] = field(default_factory=dict)
+    together: dict[Run, Batcher] = field(default_factory=dict)
+    places: dict[tuple[str, int], LaneCursor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.layout = self.projection.layout
@@ -46,9 +55,9 @@ class Wiring:
         self.registers = {maker: Register(self.wait) for maker in makers}
         self.strands = [self.strand(role, index) for role in self.layout.roles for index in range(role.replicas)]
 
-    def parts(self) -> Parts:
+    def parts(self) -> MeterSources:
         """What counts as it goes."""
-        return Parts(
+        return MeterSources(
             self.strands,
             [*self.streams.values()],
             [*self.meetings.values()],
@@ -57,10 +66,10 @@ class Wiring:
             self.layout,
         )
 
-    def strand(self, role: Role, index: int) -> Strand:
+    def strand(self, role: Role, index: int) -> Executor:
         program = self.projection.programs[role.name]
         steps = [step for step, _ in walk(program.steps)]
-        strand = Strand(
+        strand = Executor(
             program,
             index,
             dict(self.executables[role.name, index]),
@@ -72,46 +81,46 @@ class Wiring:
         )
         for run, coalesced in self.coalesced[role.name].items():
             if run not in self.together:
-                self.together[run] = Together(self.wait, coalesced, role.batch, role.wait)
+                self.together[run] = Batcher(self.wait, coalesced, role.batch, role.wait)
             strand.executables[run] = self.calling(self.together[run], role, strand)
         return strand
 
-    def calling(self, together: Together, role: Role, strand: Strand) -> Callable[..., Any]:
+    def calling(self, together: Batcher, role: Role, strand: Executor) -> Callable[..., Any]:
         """A strand's way to call a run together with others."""
         place, clock = self.place(role, strand.index), strand.clocks["batch"]
         lane = place.lanes.lanes[place.index]
         return lambda *inputs: together(lane.version, clock, inputs)
 
-    def pace(self, role: Role, strand: Strand) -> Pace:
+    def pace(self, role: Role, strand: Executor) -> Schedule:
         pace, program = self.own_pace(role, strand), strand.program
         for maker, register in self.registers.items():
             reads = program.reads & self.writes(maker)
             if maker == role.name and strand.index == 0:
-                pace = Publishing(pace, register, strand)
+                pace = RegisterPublisherSchedule(pace, register, strand)
             elif (maker, role.name) in self.layout.registers and reads:
-                pace = Reading(pace, register, reads, strand.devices)
+                pace = RegisterReaderSchedule(pace, register, reads, strand.devices)
         return pace
 
-    def own_pace(self, role: Role, strand: Strand) -> Pace:
+    def own_pace(self, role: Role, strand: Executor) -> Schedule:
         if not self.layout.lanes or role.free:
-            return InStep(self.times)
+            return SynchronousSchedule(self.times)
         if role.take is not None:
-            times = self.times * reports_per_row(role) // role.replicas
-            return Taking(self.lanes[strand.index], times, strand)
+            times = self.times * reports_per_iteration(role) // role.replicas
+            return ConsumerSchedule(self.lanes[strand.index], times, strand)
         late = strand.program.reads - frozenset[int]().union(*map(self.writes, self.registers))
-        return InLane(self.place(role, strand.index), strand, late)
+        return LaneSchedule(self.place(role, strand.index), strand, late)
 
     def writes(self, role: str) -> frozenset[int]:
         return self.projection.programs[role].writes
 
-    def make_lanes(self) -> list[Lanes]:
+    def make_lanes(self) -> list[Admission]:
         """The lanes of each replica of the role that takes."""
         taker = self.layout.taker
         if taker is None:
             return []
         first = next(role.name for role in self.layout.roles if role.in_lane)
         return [
-            Lanes(
+            Admission(
                 self.wait,
                 f"{taker.name}[{index}]",
                 tuple(f"{first}[{index * taker.of + lane}]" for lane in range(taker.of)),
@@ -122,18 +131,18 @@ class Wiring:
             for index in range(taker.replicas)
         ]
 
-    def place(self, role: Role, index: int) -> Place:
+    def place(self, role: Role, index: int) -> LaneCursor:
         """A replica's place in the lane that it belongs to."""
         lane = index * self.layout.lanes // role.replicas
         served = self.layout.lanes // len(self.lanes)
-        return self.places.setdefault((role.name, index), Place(self.lanes[lane // served], lane % served))
+        return self.places.setdefault((role.name, index), LaneCursor(self.lanes[lane // served], lane % served))
 
     def fill_registers(self, leaves: list[Any]) -> None:
         """Version 0 is the state before the run."""
 
-        def first(role: str) -> Newest:
+        def first(role: str) -> PublishedValue:
             writes = sorted(self.writes(role))
-            return Newest(dict(zip(writes, copied([leaves[leaf] for leaf in writes]), strict=True)))
+            return PublishedValue(dict(zip(writes, copy_arrays([leaves[leaf] for leaf in writes]), strict=True)))
 
         for maker, register in self.registers.items():
             register.newest = first(maker)
@@ -142,23 +151,23 @@ class Wiring:
             for lanes in self.lanes:
                 lanes.newest = newest
 
-    def outgoing(self, role: Role, index: int, step: Send) -> tuple[End, ...]:
+    def outgoing(self, role: Role, index: int, step: Send) -> tuple[StreamEnd, ...]:
         to = self.layout.role(step.to)
         return tuple(
             self.end(role, index, to, self.stream(step.message, (role, index), (to, other)))
             for other in partners(index, role.replicas, to.replicas)
         )
 
-    def incoming(self, role: Role, index: int, step: Recv) -> tuple[End, ...]:
+    def incoming(self, role: Role, index: int, step: Recv) -> tuple[StreamEnd, ...]:
         source = self.layout.role(step.source)
         return tuple(
             self.end(role, index, source, self.stream(step.message, (source, other), (role, index)))
             for other in partners(index, role.replicas, source.replicas)
         )
 
-    def end(self, role: Role, index: int, other: Role, stream: Stream) -> End:
+    def end(self, role: Role, index: int, other: Role, stream: Stream) -> StreamEnd:
         """A replica's end of a stream: for a lane, to wait for whoever takes is to arrive."""
-        return stream if other.take is None else Arriving(stream, self.place(role, index))
+        return stream if other.take is None else LaneStream(stream, self.place(role, index))
 
     def stream(self, message: str, source: tuple[Role, int], dest: tuple[Role, int]) -> Stream:
         key = (message, source[1], dest[1])
@@ -169,10 +178,10 @@ class Wiring:
             self.streams[key] = Stream(self.wait, one, other, message.partition(":")[2], place=place)
         return self.streams[key]
 
-    def meeting(self, role: Role, step: Merge) -> Meeting:
+    def meeting(self, role: Role, step: Merge) -> AllReduce:
         if step.message not in self.meetings:
             names = tuple(f"{role.name}[{index}]" for index in range(role.replicas))
-            self.meetings[step.message] = Meeting(self.wait, step.message, names, merging(step.operation))
+            self.meetings[step.message] = AllReduce(self.wait, step.message, names, compiled_merge(step.operation))
         return self.meetings[step.message]
 
 
@@ -185,6 +194,6 @@ def partners(index: int, mine: int, others: int) -> range:
 
 
 @cache
-def merging(operation: str) -> Callable[[list[Any]], Any]:
+def compiled_merge(operation: str) -> Callable[[list[Any]], Any]:
     """A compiled function that merges what replicas bring."""
     return jax.jit(lambda values: jax.tree.map(lambda *leaves: MERGES[operation](leaves), *values))

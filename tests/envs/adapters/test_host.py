@@ -16,7 +16,7 @@ from weft.envs.pools.failures import EnvFailed
 from weft.envs.world import World
 from weft.host import own_objects
 from weft.runtime.driver import Plan, train
-from weft.runtime.local import Local
+from weft.runtime.local import LocalEngine
 
 SMALL = {"num_envs": 4, "horizon": 8, "hidden": (8,), "minibatches": 2}
 CARTPOLE = World.of("gym:CartPole-v1", {"vector": "inprocess"})
@@ -46,13 +46,13 @@ def test_an_environment_goes_on_as_it_would_have_anywhere_else() -> None:
     for layout in ("fused", "seed:envs=4"):
         plan = Plan.of(PPO(**SMALL), CARTPOLE, layout)
         with own_objects():
-            states.append(Local(plan.project(), barriers=True).run(plan.init(3), 4))
+            states.append(LocalEngine(plan.project(), barriers=True).run(plan.init(3), 4))
     np.testing.assert_array_equal(*[state.obs for state in states])
 
 
 def test_a_state_that_the_environments_have_left_behind_is_refused() -> None:
     plan = Plan.of(PPO(**SMALL), CARTPOLE, "fused")
-    engine = Local(plan.project())
+    engine = LocalEngine(plan.project())
     with own_objects():
         state = plan.init(0)
         engine.run(engine.run(state, 1), 1)

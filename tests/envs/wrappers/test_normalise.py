@@ -15,7 +15,7 @@ from weft.envs import make
 from weft.envs.wrappers import clip_reward, normalise_obs, normalise_reward, restart
 from weft.envs.wrappers.moments import Moments
 from weft.runtime.driver import Plan
-from weft.runtime.local import Local
+from weft.runtime.local import LocalEngine
 
 SMALL = {"num_envs": 4, "horizon": 8, "hidden": (8,), "minibatches": 2, "epochs": 1}
 SCALES = [(0.0, 1.0), (1e4, 1.0), (-1e4, 0.1), (3.0, 100.0)]
@@ -206,7 +206,7 @@ def test_every_replica_knows_what_all_of_them_saw(layout):
 def run(algo, env, layout, iterations):
     """The state after some iterations."""
     plan = Plan.of(algo, env, layout)
-    return Local(plan.project(), limit=60.0).run(plan.init(0), iterations)
+    return LocalEngine(plan.project(), limit=60.0).run(plan.init(0), iterations)
 
 
 def wrapped_cart_pole(num_envs):

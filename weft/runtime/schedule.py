@@ -9,13 +9,13 @@ from typing import Any, Protocol
 
 from weft.runtime.channel import Stream
 from weft.runtime.devices import Devices
-from weft.runtime.lanes import Lanes, Register
-from weft.runtime.strand import Strand
+from weft.runtime.executor import Executor
+from weft.runtime.lanes import Admission, Register
 
 State = dict[int, Any]
 
 
-class Pace(Protocol):
+class Schedule(Protocol):
     """The course of a strand's iterations."""
 
     def begin(self, state: State) -> bool:
@@ -28,7 +28,7 @@ class Pace(Protocol):
 
 
 @dataclass
-class InStep:
+class SynchronousSchedule:
     """A given number of iterations, whatever the others do: messages keep them together."""
 
     times: int
@@ -42,10 +42,10 @@ class InStep:
 
 
 @dataclass
-class Place:
+class LaneCursor:
     """A replica's place: its lane, and the iteration that it is in there. Others of the lane may be in the next."""
 
-    lanes: Lanes
+    lanes: Admission
     index: int
     number: int = 0
 
@@ -54,11 +54,11 @@ class Place:
 
 
 @dataclass
-class InLane:
+class LaneSchedule:
     """Iterations as long as there is work, each from the newest version."""
 
-    place: Place
-    strand: Strand
+    place: LaneCursor
+    strand: Executor
     reads: frozenset[int]
     """The leaves that whoever takes publishes."""
 
@@ -78,12 +78,12 @@ class InLane:
 
 
 @dataclass
-class Taking:
+class ConsumerSchedule:
     """A given number of iterations, each with the lanes that are ready."""
 
-    lanes: Lanes
+    lanes: Admission
     times: int
-    strand: Strand
+    strand: Executor
     done: int = 0
 
     def begin(self, state: State) -> bool:
@@ -100,10 +100,10 @@ class Taking:
 
 
 @dataclass
-class Reading:
+class RegisterReaderSchedule:
     """Another pace, where an iteration starts from what a free role published last."""
 
-    pace: Pace
+    pace: Schedule
     register: Register
     reads: frozenset[int]
     devices: Devices
@@ -120,12 +120,12 @@ class Reading:
 
 
 @dataclass
-class Publishing:
+class RegisterPublisherSchedule:
     """Another pace, where an iteration ends with publishing what it made."""
 
-    pace: Pace
+    pace: Schedule
     register: Register
-    strand: Strand
+    strand: Executor
 
     def begin(self, state: State) -> bool:
         return self.pace.begin(state)
@@ -136,11 +136,11 @@ class Publishing:
 
 
 @dataclass
-class Arriving:
+class LaneStream:
     """A lane's end of a stream to or from whoever takes: it arrives when it must wait for it."""
 
     stream: Stream
-    at: Place
+    at: LaneCursor
 
     @property
     def place(self) -> Devices | None:
@@ -156,6 +156,6 @@ class Arriving:
         return self.stream.get()
 
 
-def _written(strand: Strand, outputs: State) -> State:
+def _written(strand: Executor, outputs: State) -> State:
     """What a strand publishes of what it made."""
     return {leaf: strand.devices.one(outputs[leaf]) for leaf in strand.program.writes}

@@ -8,23 +8,25 @@ import numpy as np
 import pytest
 
 from weft.layout.layout import Layout, Role
-from weft.runtime.channel import Clock, Stuck, Wait
-from weft.runtime.ledger import AHEAD, Ledger, reports_per_row
+from weft.runtime.channel import RunControl, Stopwatch, Stuck
+from weft.runtime.metrics_assembler import MAX_ITERATIONS_AHEAD, MetricsAssembler, reports_per_iteration
 
 
-def ledger_of(layout: Layout) -> Ledger:
+def ledger_of(layout: Layout) -> MetricsAssembler:
     """A ledger for roles that have one metric each, after a state of two leaves."""
     names = sorted(role.name for role in layout.roles)
     metrics = jax.tree.structure({name: 0 for name in names})
     whole = SimpleNamespace(state_tree=jax.tree.structure([0, 0]), metric_tree=metrics)
     projection: Any = SimpleNamespace(layout=layout, whole=whole, homes=(names[0], names[0], *names))
-    return Ledger(Wait(0.01), projection)
+    return MetricsAssembler(RunControl(0.01), projection)
 
 
-def report(ledger: Ledger, name: str, replica: int, number: int, value: Any, lags: tuple[int, ...] = ()) -> None:
+def report(
+    ledger: MetricsAssembler, name: str, replica: int, number: int, value: Any, lags: tuple[int, ...] = ()
+) -> None:
     role = ledger.projection.layout.role(name)
     outputs = {ledger.projection.homes.index(name, 2): np.asarray(value)}
-    ledger.report(role, replica, number, outputs, Clock(f"{name}[{replica}]"), lags)
+    ledger.report(role, replica, number, outputs, Stopwatch(f"{name}[{replica}]"), lags)
 
 
 def never() -> None:
@@ -80,13 +82,13 @@ def test_in_lanes_a_row_is_what_came_next_of_each_role() -> None:
 
 def test_a_strand_may_be_a_few_rows_ahead_and_no_more() -> None:
     ledger = ledger_of(in_step(1))
-    for number in range(1, AHEAD + 1):
+    for number in range(1, MAX_ITERATIONS_AHEAD + 1):
         report(ledger, "a", 0, number, number)
     with pytest.raises(Stuck, match=r"a\[0\] has waited 0.01 s for the reports of others"):
-        report(ledger, "a", 0, AHEAD + 1, 0)
+        report(ledger, "a", 0, MAX_ITERATIONS_AHEAD + 1, 0)
     report(ledger, "b", 0, 1, 0)
     ledger.next(never)
-    report(ledger, "a", 0, AHEAD + 1, 0)
+    report(ledger, "a", 0, MAX_ITERATIONS_AHEAD + 1, 0)
 
 
 def test_waiting_for_a_row_gives_time_to_look_after_other_things() -> None:
@@ -112,6 +114,6 @@ def test_an_error_while_waiting_for_a_row_ends_it() -> None:
 
 def test_a_role_that_takes_reports_once_for_each_part_that_it_takes() -> None:
     actors, learner = in_lanes().roles
-    assert (reports_per_row(actors), reports_per_row(learner)) == (4, 2)
+    assert (reports_per_iteration(actors), reports_per_iteration(learner)) == (4, 2)
     learners = Layout(Role("a", ("a",), replicas=8), Role("b", ("b",), replicas=2, take=1)).role("b")
-    assert reports_per_row(learners) == 8
+    assert reports_per_iteration(learners) == 8

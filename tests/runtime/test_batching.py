@@ -10,11 +10,11 @@ import pytest
 
 from tests.toys import apart, on, projected, toy
 from weft.project.program import Run
-from weft.runtime.channel import Clock, Wait
-from weft.runtime.coalesce import Coalesced, Together, compile_coalesced
-from weft.runtime.compile import run_function
+from weft.runtime.batching import BatchedCompute, Batcher, compile_batched
+from weft.runtime.channel import RunControl, Stopwatch
+from weft.runtime.compile import compute_function
 from weft.runtime.devices import Devices
-from weft.runtime.evaluate import Context
+from weft.runtime.interpreter import ReplicaContext
 
 
 def acting() -> tuple[Run, list[bool]]:
@@ -45,10 +45,10 @@ def inputs_of(run: Run, shared: list[bool], parameters: int, number: int) -> lis
 
 
 @pytest.fixture(scope="module")
-def compiled() -> tuple[Run, list[bool], Coalesced]:
+def compiled() -> tuple[Run, list[bool], BatchedCompute]:
     run, shared = acting()
     assert any(shared) and not all(shared)
-    return run, shared, compile_coalesced(run, Context(), Devices(), shared, most=5)
+    return run, shared, compile_batched(run, ReplicaContext(), Devices(), shared, most=5)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
@@ -58,7 +58,7 @@ def test_each_call_gets_what_it_would_have_got_alone(compiled: Any, count: int) 
     found = coalesced([(0, inputs) for inputs in calls])
     assert len(found) == count
     for results, inputs in zip(found, calls, strict=True):
-        for result, expected in zip(results, run_function(run, Context())(*inputs), strict=True):
+        for result, expected in zip(results, compute_function(run, ReplicaContext())(*inputs), strict=True):
             assert result.dtype == expected.dtype
             np.testing.assert_allclose(result, expected, rtol=1e-6)
 
@@ -68,7 +68,7 @@ def test_the_newest_parameters_of_any_call_serve_all(compiled: Any) -> None:
     versions = (3, 7, 5)
     found = coalesced([(version, inputs_of(run, shared, version, number)) for number, version in enumerate(versions)])
     for number, results in enumerate(found):
-        alone = run_function(run, Context())(*inputs_of(run, shared, 7, number))
+        alone = compute_function(run, ReplicaContext())(*inputs_of(run, shared, 7, number))
         for result, expected in zip(results, alone, strict=True):
             np.testing.assert_allclose(result, expected, rtol=1e-6)
 
@@ -76,7 +76,7 @@ def test_the_newest_parameters_of_any_call_serve_all(compiled: Any) -> None:
 @pytest.mark.parametrize(("most", "sizes"), [(1, [1]), (2, [1, 2]), (4, [1, 2, 4]), (6, [1, 2, 4, 6])])
 def test_there_is_a_compiled_run_for_each_of_a_few_sizes(most: int, sizes: list[int]) -> None:
     run, shared = acting()
-    assert sorted(compile_coalesced(run, Context(), Devices(), shared, most).executables) == sizes
+    assert sorted(compile_batched(run, ReplicaContext(), Devices(), shared, most).executables) == sizes
 
 
 def test_a_batch_is_filled_up_to_the_next_size() -> None:
@@ -89,24 +89,24 @@ def test_a_batch_is_filled_up_to_the_next_size() -> None:
 
         return call
 
-    coalesced = Coalesced((True, False), {size: executable(size) for size in (1, 2, 4)})
+    coalesced = BatchedCompute((True, False), {size: executable(size) for size in (1, 2, 4)})
     assert coalesced([(0, (100, number)) for number in range(3)]) == [[100], [101], [102]]
     assert used == [(4, [[0], [1], [2], [2]])]
 
 
-def doubling(most: int) -> Coalesced:
+def doubling(most: int) -> BatchedCompute:
     def call(_: Any, own: Any) -> list[list[Any]]:
         return [[2 * value] for (value,) in own]
 
-    return Coalesced((False,), dict.fromkeys(range(1, most + 1), call))
+    return BatchedCompute((False,), dict.fromkeys(range(1, most + 1), call))
 
 
 def test_a_full_batch_goes_at_once() -> None:
-    together = Together(Wait(5.0), doubling(3), most=3, seconds=60.0)
+    together = Batcher(RunControl(5.0), doubling(3), most=3, seconds=60.0)
     results: dict[int, Any] = {}
 
     def call(number: int) -> None:
-        results[number] = together(0, Clock(f"a[{number}]"), (number,))
+        results[number] = together(0, Stopwatch(f"a[{number}]"), (number,))
 
     threads = [threading.Thread(target=call, args=(number,), daemon=True) for number in range(3)]
     for thread in threads:
@@ -118,7 +118,7 @@ def test_a_full_batch_goes_at_once() -> None:
 
 
 def test_a_call_that_nobody_joins_goes_after_its_time() -> None:
-    together, clock = Together(Wait(5.0), doubling(2), most=2, seconds=0.02), Clock("a[0]")
+    together, clock = Batcher(RunControl(5.0), doubling(2), most=2, seconds=0.02), Stopwatch("a[0]")
     began = time.perf_counter()
     assert together(0, clock, (21,)) == [42]
     assert time.perf_counter() - began >= 0.02 and clock.read(time.perf_counter()) >= 0.02

@@ -14,14 +14,14 @@ import jax.numpy as jnp
 
 from weft.graph.graph import Value
 from weft.project.program import Host, Loop, Merge, Program, Recv, Run, Send, Step
-from weft.runtime.channel import Clock, Meeting
+from weft.runtime.channel import AllReduce, Stopwatch
 from weft.runtime.devices import Devices
 
-Act = Callable[[], None]
+Action = Callable[[], None]
 Slots = dict[Value, Any]
 
 
-class End(Protocol):
+class StreamEnd(Protocol):
     """A strand's end of a stream; `place` is where the receiver is, if that is said."""
 
     @property
@@ -31,15 +31,15 @@ class End(Protocol):
 
 
 @dataclass
-class Strand:
+class Executor:
     """A replica's slots for values, and its ends of the streams and meetings."""
 
     program: Program
     index: int
     executables: dict[Run, Callable[..., Any]]
-    sends: Mapping[Send, tuple[End, ...]]
-    receives: Mapping[Recv, tuple[End, ...]]
-    meetings: Mapping[Merge, Meeting]
+    sends: Mapping[Send, tuple[StreamEnd, ...]]
+    receives: Mapping[Recv, tuple[StreamEnd, ...]]
+    meetings: Mapping[Merge, AllReduce]
     devices: Devices = field(default_factory=Devices)
     slots: Slots = field(default_factory=dict)
     served: int = 1
@@ -55,12 +55,12 @@ class Strand:
 
     def __post_init__(self) -> None:
         self.slots[self.program.replica] = self.devices.everywhere(jnp.int32(self.index))
-        self.life, self.sending = Clock(self.name), Clock(self.name)
-        self.clocks = {place: Clock(self.name) for place in ("begin", "batch", "report")}
+        self.life, self.sending = Stopwatch(self.name), Stopwatch(self.name)
+        self.clocks = {place: Stopwatch(self.name) for place in ("begin", "batch", "report")}
         self.iterations = 0
 
     @cached_property
-    def acts(self) -> list[Act]:
+    def acts(self) -> list[Action]:
         return self.prepare(self.program.steps)
 
     def iterate(self, state: Mapping[int, Any]) -> dict[int, Any]:
@@ -74,16 +74,16 @@ class Strand:
             self.slots.pop(value, None)
         return outputs
 
-    def prepare(self, steps: Iterable[Step]) -> list[Act]:
+    def prepare(self, steps: Iterable[Step]) -> list[Action]:
         return [self.actions[type(step)](self, step) for step in steps]
 
-    def run(self, step: Run) -> Act:
+    def run(self, step: Run) -> Action:
         return self.calling(self.executables[step], step)
 
-    def host(self, step: Host) -> Act:
+    def host(self, step: Host) -> Action:
         return self.calling(self.devices.each(step.call), step)
 
-    def merge(self, step: Merge) -> Act:
+    def merge(self, step: Merge) -> Action:
         meeting, devices = self.meetings[step], self.devices
 
         def join(*inputs: Any) -> Iterable[Any]:
@@ -94,7 +94,7 @@ class Strand:
 
         return self.calling(join, step)
 
-    def calling(self, function: Callable[..., Iterable[Any]], step: Run | Host | Merge) -> Act:
+    def calling(self, function: Callable[..., Iterable[Any]], step: Run | Host | Merge) -> Action:
         slots, read, outputs = self.slots, reading(step.inputs), step.outputs
 
         def act() -> None:
@@ -102,7 +102,7 @@ class Strand:
 
         return act
 
-    def send(self, step: Send) -> Act:
+    def send(self, step: Send) -> Action:
         """All parts, device by device, shared out evenly over the streams of the chosen lanes."""
         slots, streams = self.slots, self.sends[step]
         parts = [reading([value for value in part if value is not None]) for part in step.parts]
@@ -120,7 +120,7 @@ class Strand:
 
         return act
 
-    def receive(self, step: Recv) -> Act:
+    def receive(self, step: Recv) -> Action:
         """All parts, stream by stream, shared out evenly over the devices."""
         slots, streams, count, spread = self.slots, self.receives[step], self.devices.count, self.devices.spread
 
@@ -141,14 +141,14 @@ class Strand:
         split = [list(zip(*map(self.devices.parts, values), strict=True)) for values in parts]
         return [part for device in zip(*split, strict=True) for part in device]
 
-    def among(self, ends: tuple[End, ...]) -> tuple[End, ...]:
+    def among(self, ends: tuple[StreamEnd, ...]) -> tuple[StreamEnd, ...]:
         """Of the streams to all lanes, those of the chosen ones."""
         each = len(ends) // self.served
         if len(self.chosen) == self.served:
             return ends
         return tuple(end for lane in self.chosen for end in ends[lane * each : (lane + 1) * each])
 
-    def loop(self, step: Loop) -> Act:
+    def loop(self, step: Loop) -> Action:
         slots, body, counter = self.slots, self.prepare(step.body), self.counter(step)
         start, move, end, collect = (
             ([slot for slot, _ in pairs], reading([value for _, value in pairs]))

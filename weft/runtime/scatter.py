@@ -13,18 +13,18 @@ from weft.layout.layout import Role
 from weft.project.links import is_key
 from weft.project.project import Projection
 from weft.runtime.devices import Devices
-from weft.runtime.keys import fold
+from weft.runtime.keys import fold_keys
 
-Outputs = dict[tuple[str, int], dict[int, Any]]
+ReplicaStates = dict[tuple[str, int], dict[int, Any]]
 
 
 @jax.jit
-def copied(leaves: Any) -> Any:
+def copy_arrays(leaves: Any) -> Any:
     """The same arrays, in memory of their own."""
     return jax.tree.map(jnp.copy, leaves)
 
 
-def scatter(projection: Projection, state: Any) -> Outputs:
+def scatter_state(projection: Projection, state: Any) -> ReplicaStates:
     """For every replica, the leaves of the state that it starts from; copies, so that it may overwrite them."""
     leaves = jax.tree.leaves(state)
     return {
@@ -35,7 +35,7 @@ def scatter(projection: Projection, state: Any) -> Outputs:
     }
 
 
-def gather(projection: Projection, ends: Outputs) -> Any:
+def gather_state(projection: Projection, ends: ReplicaStates) -> Any:
     """The whole state, from the outputs of all replicas."""
     leaves = []
     for leaf in range(projection.whole.state_tree.num_leaves):
@@ -55,7 +55,7 @@ def _here(part: Any) -> Any:
     return jax.device_put(part, jax.devices()[0])
 
 
-def _parts(projection: Projection, outputs: Outputs, index: int) -> tuple[Role, list[Any]]:
+def _parts(projection: Projection, outputs: ReplicaStates, index: int) -> tuple[Role, list[Any]]:
     """An output's parts in order of their shares, from the role that is its home."""
     role = projection.layout.role(projection.homes[index])
     arrays = [outputs[role.name, replica][index] for replica in range(role.replicas)]
@@ -66,7 +66,7 @@ def _replica_leaves(projection: Projection, role: Role, index: int, leaves: list
     wanted, axes = projection.programs[role.name].inputs, projection.axes[role.name]
     spread = Devices.of(projection.layout, role, index).spread
     if role.copies == 1:
-        return [spread([leaf]) for leaf in copied([leaves[leaf] for leaf in wanted])]
+        return [spread([leaf]) for leaf in copy_arrays([leaves[leaf] for leaf in wanted])]
     shares = range(index * role.devices, (index + 1) * role.devices)
     return [spread([_share(leaves[leaf], axes[leaf], role, share) for share in shares]) for leaf in wanted]
 
@@ -74,4 +74,4 @@ def _replica_leaves(projection: Projection, role: Role, index: int, leaves: list
 def _share(leaf: Any, axis: int | None, role: Role, share: int) -> Any:
     if axis is not None:
         return jnp.split(leaf, role.copies, axis=axis)[share]
-    return fold(leaf, share) if is_key(leaf) else jnp.copy(leaf)
+    return fold_keys(leaf, share) if is_key(leaf) else jnp.copy(leaf)

@@ -15,11 +15,11 @@ from jax import lax
 
 from weft.graph.marks import Mark, closed_parts, mark_of, marks_in
 from weft.project.program import Op
-from weft.runtime.keys import fold
+from weft.runtime.keys import fold_keys
 
 
 @dataclass(frozen=True)
-class Context:
+class ReplicaContext:
     """Who evaluates: a replica's number, its device axis if it spans several, and whether fragments are fenced."""
 
     index: int = 0
@@ -29,16 +29,16 @@ class Context:
     barriers: bool = False
 
 
-def apply(op: Op, context: Context, *inputs: Any) -> Sequence[Any]:
+def eval_op(op: Op, context: ReplicaContext, *inputs: Any) -> Sequence[Any]:
     """The results of one operation."""
     return RULES[op.kind](op.params, context, *inputs)
 
 
-def _equation(params: dict[str, Any], context: Context, *inputs: Any) -> Sequence[Any]:
-    return bind(params["eqn"], inputs, context)
+def _equation(params: dict[str, Any], context: ReplicaContext, *inputs: Any) -> Sequence[Any]:
+    return eval_equation(params["eqn"], inputs, context)
 
 
-def _split(params: dict[str, Any], context: Context, value: Any) -> Sequence[Any]:
+def _split(params: dict[str, Any], context: ReplicaContext, value: Any) -> Sequence[Any]:
     return jnp.split(value, params["parts"], axis=params["axis"])
 
 
@@ -61,11 +61,11 @@ RULES: dict[str, Callable[..., Sequence[Any]]] = {
     "split": _split,
     "join": lambda params, context, *parts: [jnp.concatenate(parts, axis=params["axis"])],
     "merge": lambda params, context, *parts: [MERGES[params["operation"]](parts)],
-    "fold": lambda params, context, key, index: [fold(key, _replica(context, index))],
+    "fold": lambda params, context, key, index: [fold_keys(key, _replica(context, index))],
 }
 
 
-def bind(eqn: Any, inputs: Sequence[Any], context: Context) -> Sequence[Any]:
+def eval_equation(eqn: Any, inputs: Sequence[Any], context: ReplicaContext) -> Sequence[Any]:
     """Evaluate one equation, with every mark in it dissolved."""
     mark = mark_of(eqn)
     if mark is not None:
@@ -81,7 +81,7 @@ def bind(eqn: Any, inputs: Sequence[Any], context: Context) -> Sequence[Any]:
     return results if eqn.primitive.multiple_results else [results]
 
 
-def run_jaxpr(closed: Any, inputs: Sequence[Any], context: Context) -> list[Any]:
+def eval_jaxpr(closed: Any, inputs: Sequence[Any], context: ReplicaContext) -> list[Any]:
     """Evaluate a closed jaxpr equation by equation."""
     env = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     env |= dict(zip(closed.jaxpr.invars, inputs, strict=True))
@@ -90,20 +90,20 @@ def run_jaxpr(closed: Any, inputs: Sequence[Any], context: Context) -> list[Any]
         return atom.val if isinstance(atom, jex.Literal) else env[atom]
 
     for eqn in closed.jaxpr.eqns:
-        env.update(zip(eqn.outvars, bind(eqn, [read(atom) for atom in eqn.invars], context), strict=True))
+        env.update(zip(eqn.outvars, eval_equation(eqn, [read(atom) for atom in eqn.invars], context), strict=True))
     return [read(atom) for atom in closed.jaxpr.outvars]
 
 
-def _marked(mark: Mark, eqn: Any, inputs: Sequence[Any], context: Context) -> Sequence[Any]:
+def _marked(mark: Mark, eqn: Any, inputs: Sequence[Any], context: ReplicaContext) -> Sequence[Any]:
     if mark.kind == "replica":
         return [jnp.int32(_replica(context, context.index) if mark.name == "index" else context.count)]
     if mark.kind == "merge":
         return _merged(mark.name, inputs, context)
     fence = _fence if context.barriers else lambda values: values
-    return fence(run_jaxpr(eqn.params["jaxpr"], fence(inputs), context))
+    return fence(eval_jaxpr(eqn.params["jaxpr"], fence(inputs), context))
 
 
-def _merged(operation: str, inputs: Sequence[Any], context: Context) -> Sequence[Any]:
+def _merged(operation: str, inputs: Sequence[Any], context: ReplicaContext) -> Sequence[Any]:
     """Over the devices of one program; over replicas it is the engine that merges."""
     if context.axis is None:
         return inputs
@@ -111,7 +111,7 @@ def _merged(operation: str, inputs: Sequence[Any], context: Context) -> Sequence
     return [reduce(value, context.axis) for value in inputs]
 
 
-def _replica(context: Context, index: Any) -> Any:
+def _replica(context: ReplicaContext, index: Any) -> Any:
     return index if context.axis is None else index * context.devices + lax.axis_index(context.axis)
 
 
@@ -119,7 +119,7 @@ def _fence(values: Sequence[Any]) -> Sequence[Any]:
     return lax.optimization_barrier(list(values)) if values else values
 
 
-def _dissolved(part: Any, context: Context) -> tuple[Any, Sequence[Any]]:
+def _dissolved(part: Any, context: ReplicaContext) -> tuple[Any, Sequence[Any]]:
     """A jaxpr in a parameter (a loop's body, a branch) with the marks in it dissolved, and inputs to put first.
 
     A closed jaxpr keeps its constants; an open one (of `remat`) has no place for them, so they become inputs.
@@ -132,5 +132,5 @@ def _dissolved(part: Any, context: Context) -> tuple[Any, Sequence[Any]]:
     return again.jaxpr.replace(constvars=(), invars=[*again.jaxpr.constvars, *again.jaxpr.invars]), again.consts
 
 
-def _retraced(closed: Any, context: Context) -> Any:
-    return jax.make_jaxpr(lambda *inputs: run_jaxpr(closed, inputs, context))(*closed.in_avals)
+def _retraced(closed: Any, context: ReplicaContext) -> Any:
+    return jax.make_jaxpr(lambda *inputs: eval_jaxpr(closed, inputs, context))(*closed.in_avals)

@@ -13,9 +13,9 @@ from jax.interpreters import partial_eval
 
 from weft.algos.ppo import PPO
 from weft.project.donation import find_donations
-from weft.runtime.compile import lower_run
+from weft.runtime.compile import lower_compute
 from weft.runtime.driver import Plan
-from weft.runtime.evaluate import Context
+from weft.runtime.interpreter import ReplicaContext
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SIZE = {"num_envs": 8, "horizon": 16}
@@ -37,7 +37,7 @@ def by_hand(monkeypatch: pytest.MonkeyPatch) -> Any:
 def by_weft() -> Any:
     program = Plan.of(PPO(**SIZE), "gymnax:CartPole-v1", "fused").project(LENGTH).programs["all"]
     ((run, donated),) = find_donations(program).items()
-    return lower_run(run, Context(), donated)
+    return lower_compute(run, ReplicaContext(), donated)
 
 
 def without_names(text: str) -> str:

@@ -17,16 +17,16 @@ import jax
 import jax.numpy as jnp
 
 from weft.project.program import Run
-from weft.runtime.channel import Clock, Wait
-from weft.runtime.compile import compiler_options, run_function
+from weft.runtime.channel import RunControl, Stopwatch
+from weft.runtime.compile import compiler_options, compute_function
 from weft.runtime.devices import Devices
-from weft.runtime.evaluate import Context
+from weft.runtime.interpreter import ReplicaContext
 
 Executable = Callable[[Sequence[Any], Sequence[Sequence[Any]]], list[list[Any]]]
 
 
 @dataclass(frozen=True, eq=False)
-class Coalesced:
+class BatchedCompute:
     """A run compiled for several calls at once: by size, a function of what calls share and of what each has."""
 
     shared: tuple[bool, ...]
@@ -47,18 +47,18 @@ class Coalesced:
         return self.executables[size](common, own)[: len(calls)]
 
 
-def compile_coalesced(
+def compile_batched(
     run: Run,
-    context: Context,
+    context: ReplicaContext,
     devices: Devices,
     shared: Sequence[bool],
     most: int,
     alone: Callable[..., list[Any]] | None = None,
-) -> Coalesced:
+) -> BatchedCompute:
     """A run for 1, 2, 4 ... calls, and for `most`; `alone` is there for 1 already."""
     least = 1 if alone is None else 2
     sizes = sorted({min(2**power, most) for power in range(most.bit_length() + 1) if 2**power >= least})
-    function = run_function(run, context)
+    function = compute_function(run, context)
     mapped = jax.vmap(function, in_axes=tuple(None if same else 0 for same in shared))
 
     def together(common: Sequence[Any], own: Sequence[Sequence[Any]]) -> list[list[Any]]:
@@ -71,24 +71,24 @@ def compile_coalesced(
     own = [aval for aval, same in zip(avals, shared, strict=True) if not same]
     options = compiler_options(context)
     executables = {size: jax.jit(together).lower(common, [own] * size).compile(options) for size in sizes}
-    return Coalesced(tuple(shared), executables, alone)
+    return BatchedCompute(tuple(shared), executables, alone)
 
 
 @dataclass
 class _Call:
     version: int
     inputs: Sequence[Any]
-    clock: Clock
+    clock: Stopwatch
     came: float
     results: list[Any] | None = None
 
 
 @dataclass
-class Together:
+class Batcher:
     """Where the replicas of a role meet for the calls of one run: whoever is first makes the call for all."""
 
-    wait: Wait
-    run: Coalesced
+    wait: RunControl
+    run: BatchedCompute
     most: int
     seconds: float
     sizes: Counter[int] = field(default_factory=Counter)
@@ -99,14 +99,14 @@ class Together:
         self.condition = self.wait.condition()
         self.busy = False
 
-    def __call__(self, version: int, clock: Clock, inputs: Sequence[Any]) -> list[Any]:
+    def __call__(self, version: int, clock: Stopwatch, inputs: Sequence[Any]) -> list[Any]:
         call = _Call(version, inputs, clock, time.perf_counter())
         with self.condition:
             self.calls.append(call)
             if not self.busy:
                 clock.start()
             self.condition.notify_all()
-            self.gather(call)
+            self.gather_state(call)
             if call.results is not None:
                 return call.results
             self.busy = True
@@ -127,7 +127,7 @@ class Together:
         assert call.results is not None
         return call.results
 
-    def gather(self, call: _Call) -> None:
+    def gather_state(self, call: _Call) -> None:
         """Wait until a call is answered, or is the first of a batch that should go now."""
 
         def first() -> bool:
@@ -136,7 +136,7 @@ class Together:
         def due() -> bool:
             return len(self.calls) >= self.most or time.perf_counter() >= call.came + self.seconds
 
-        turn, what = Clock(call.clock.who), "its turn in a batch of calls"
+        turn, what = Stopwatch(call.clock.who), "its turn in a batch of calls"
         self.wait.until(self.condition, lambda: call.results is not None or first(), turn, what)
         while call.results is None and not due():
             self.condition.wait(max(0.0, call.came + self.seconds - time.perf_counter()))

@@ -8,7 +8,7 @@ code all the same.
 >>> def function(x):
 ...     token, y = host_call(lambda token, x: x + 1, jax.typeof(x), new_token(1), x, name="increment")
 ...     return 10 * y
->>> compile_once(function, jnp.ones(3))(jnp.ones(3)).tolist()
+>>> jit_with_host(function, jnp.ones(3))(jnp.ones(3)).tolist()
 [20.0, 20.0, 20.0]
 """
 
@@ -26,24 +26,24 @@ from weft.project.emit import draft
 from weft.project.links import Link
 from weft.project.needs import Terms, find_needs
 from weft.project.program import Program
-from weft.runtime.compile import compile_runs
-from weft.runtime.evaluate import Context
-from weft.runtime.strand import Strand
+from weft.runtime.compile import compile_program
+from weft.runtime.executor import Executor
+from weft.runtime.interpreter import ReplicaContext
 
 ROLE = Role("all", runs=("*",))
 
 
-def compile_once(function: Callable[..., Any], *args: Any) -> Callable[..., Any]:
+def jit_with_host(function: Callable[..., Any], *args: Any) -> Callable[..., Any]:
     """`function` compiled for arguments like `args` (arrays, or their shapes); its host code runs in the caller."""
     closed, result = jax.make_jaxpr(function, return_shape=True)(*args)
     program = _program(closed)
-    executables = compile_runs(program, Context())
+    executables = compile_program(program, ReplicaContext())
     treedef = jax.tree.structure(result)
 
     def call(*args: Any) -> Any:
         leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(args)]
         given = {index: leaves[index] for index in program.inputs}
-        outputs = Strand(program, 0, executables, {}, {}, {}).iterate(given)
+        outputs = Executor(program, 0, executables, {}, {}, {}).iterate(given)
         return jax.tree.unflatten(treedef, [outputs[index] for index in sorted(outputs)])
 
     return call

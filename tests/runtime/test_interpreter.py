@@ -11,14 +11,14 @@ from jax import lax
 from tests.toys import on
 from weft import all_mean, all_sum, replica
 from weft.project.program import Op
-from weft.runtime.evaluate import Context, apply, bind, run_jaxpr
-from weft.runtime.keys import fold
+from weft.runtime.interpreter import ReplicaContext, eval_equation, eval_jaxpr, eval_op
+from weft.runtime.keys import fold_keys
 
 X = jnp.arange(4.0)
 
 
-def op(kind: str, *inputs: Any, context: Context | None = None, **params: Any) -> list[Any]:
-    return list(apply(Op(kind, (), (), params), context or Context(), *inputs))
+def op(kind: str, *inputs: Any, context: ReplicaContext | None = None, **params: Any) -> list[Any]:
+    return list(eval_op(Op(kind, (), (), params), context or ReplicaContext(), *inputs))
 
 
 def test_index_takes_a_step() -> None:
@@ -48,7 +48,7 @@ def test_folding_uses_the_replica_that_is_given() -> None:
 
 def test_every_key_of_an_array_is_folded() -> None:
     keys = jax.random.split(jax.random.key(0), (2, 3))
-    folded = fold(keys, 5)
+    folded = fold_keys(keys, 5)
     assert folded.shape == (2, 3)
     for index in np.ndindex(2, 3):
         expected = jax.random.fold_in(keys[index], 5)
@@ -74,12 +74,12 @@ MARKED = {
 @pytest.mark.parametrize("name", MARKED)
 def test_dissolving_marks_changes_no_result_and_leaves_none(name: str, barriers: bool) -> None:
     jaxpr = jax.make_jaxpr(MARKED[name])(X)
-    context = Context(barriers=barriers)
-    again = jax.make_jaxpr(lambda x: run_jaxpr(jaxpr, [x], context))(X)
+    context = ReplicaContext(barriers=barriers)
+    again = jax.make_jaxpr(lambda x: eval_jaxpr(jaxpr, [x], context))(X)
     assert "fragment:" not in str(again) and "merge:" not in str(again)
     assert ("optimization_barrier" in str(again)) == barriers
     for ours, theirs in zip(
-        jax.jit(lambda x: run_jaxpr(jaxpr, [x], context))(X), jax.tree.leaves(MARKED[name](X)), strict=True
+        jax.jit(lambda x: eval_jaxpr(jaxpr, [x], context))(X), jax.tree.leaves(MARKED[name](X)), strict=True
     ):
         np.testing.assert_array_equal(ours, theirs)
 
@@ -91,11 +91,11 @@ def test_a_custom_derivative_rule_survives() -> None:
 
     double.defvjp(lambda x: (double(x), None), lambda _, g: (g * 7,))
     jaxpr = jax.make_jaxpr(double)(X)
-    np.testing.assert_array_equal(run_jaxpr(jaxpr, [X], Context())[0], 2 * X)
+    np.testing.assert_array_equal(eval_jaxpr(jaxpr, [X], ReplicaContext())[0], 2 * X)
 
 
 def test_a_replica_is_what_the_context_says() -> None:
     index, count = jax.make_jaxpr(replica)().eqns
-    context = Context(index=3, count=5)
-    assert [int(bind(eqn, [], context)[0]) for eqn in (index, count)] == [3, 5]
-    assert [int(bind(eqn, [], Context())[0]) for eqn in (index, count)] == [0, 1]
+    context = ReplicaContext(index=3, count=5)
+    assert [int(eval_equation(eqn, [], context)[0]) for eqn in (index, count)] == [3, 5]
+    assert [int(eval_equation(eqn, [], ReplicaContext())[0]) for eqn in (index, count)] == [0, 1]

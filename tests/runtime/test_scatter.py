@@ -10,7 +10,7 @@ import pytest
 from tests.toys import assert_same, copies, on, projected, start_of, toy
 from weft import Layout, Role
 from weft.metrics import Mean
-from weft.runtime.shares import gather, scatter
+from weft.runtime.scatter import gather_state, scatter_state
 
 
 def start(env: Any) -> dict[str, jax.Array]:
@@ -32,7 +32,7 @@ def loop(s: dict[str, jax.Array]) -> Any:
 def test_scattering_and_gathering_give_the_state_back(layout: Layout) -> None:
     algo = toy(start, loop)
     projection, state = projected(algo, layout), start_of(algo)
-    assert_same(gather(projection, scatter(projection, state)), state)
+    assert_same(gather_state(projection, scatter_state(projection, state)), state)
 
 
 def test_shares_are_along_each_leafs_own_axis_and_are_copies() -> None:
@@ -45,7 +45,7 @@ def test_shares_are_along_each_leafs_own_axis_and_are_copies() -> None:
         "state['rows']": 0,
         "state['w']": None,
     }
-    second = {names[leaf]: array for leaf, array in scatter(projection, state)["a", 1].items()}
+    second = {names[leaf]: array for leaf, array in scatter_state(projection, state)["a", 1].items()}
     np.testing.assert_array_equal(second["state['rows']"], state["rows"][2:])
     np.testing.assert_array_equal(second["state['columns']"], state["columns"][:, 2:])
     np.testing.assert_array_equal(second["state['w']"], state["w"])
@@ -60,7 +60,7 @@ def test_single_keys_are_folded_where_there_are_shares_and_left_alone_where_ther
 
     algo = toy(lambda env: {"x": jnp.zeros(env.num_envs), "key": jax.random.key(3)}, draw)
     for count in (1, 2):
-        shares = scatter(projected(algo, copies(a=count)), start_of(algo))
+        shares = scatter_state(projected(algo, copies(a=count)), start_of(algo))
         keys = [jax.random.key_data(shares["a", index][0]).tolist() for index in range(count)]
         plain = jax.random.key(3)
         expected = [plain] if count == 1 else [jax.random.fold_in(plain, index) for index in range(count)]

@@ -15,27 +15,27 @@ import numpy as np
 from weft.layout.layout import Role
 from weft.metrics import Mean
 from weft.project.project import Projection
-from weft.runtime.channel import Clock, Wait
-from weft.runtime.evaluate import sum_of
+from weft.runtime.channel import RunControl, Stopwatch
+from weft.runtime.interpreter import sum_of
 
 # Rows that a strand may be ahead of the one that is still open. In step it is what bounds those that nothing else does;
 # lanes are never so far ahead of who takes from them, so that it does not hold them up.
-AHEAD = 4
+MAX_ITERATIONS_AHEAD = 4
 
 
 @dataclass
-class Ledger:
+class MetricsAssembler:
     """Open rows, by number."""
 
-    wait: Wait
+    wait: RunControl
     projection: Projection
-    rows: dict[int, "Row"] = field(default_factory=dict)
+    rows: dict[int, "IterationReports"] = field(default_factory=dict)
     done: int = 0
     """Rows that were complete."""
 
     def __post_init__(self) -> None:
         layout, states = self.projection.layout, self.projection.whole.state_tree.num_leaves
-        self.expected = {role.name: reports_per_row(role) for role in layout.roles}
+        self.expected = {role.name: reports_per_iteration(role) for role in layout.roles}
         self.came = dict.fromkeys(self.expected, 0)
         homes = self.projection.homes
         self.metrics = {
@@ -47,14 +47,16 @@ class Ledger:
         self.complete = self.wait.condition(beside=self.condition)
 
     def report(
-        self, role: Role, replica: int, number: int, outputs: dict[int, Any], clock: Clock, lags: Sequence[int] = ()
+        self, role: Role, replica: int, number: int, outputs: dict[int, Any], clock: Stopwatch, lags: Sequence[int] = ()
     ) -> None:
         """What a replica of a role measured in its iteration `number`, from 1; how late the work was that it took."""
         with self.condition:
             row = self.place(role, number)
-            self.wait.until(self.condition, lambda: row <= self.done + AHEAD, clock, "the reports of others")
+            self.wait.until(
+                self.condition, lambda: row <= self.done + MAX_ITERATIONS_AHEAD, clock, "the reports of others"
+            )
             measured = {index: outputs[index] for index in self.metrics[role.name]}
-            open_row = self.rows.setdefault(row, Row())
+            open_row = self.rows.setdefault(row, IterationReports())
             open_row.add(role, replica, measured, lags)
             if open_row.came == self.whole:
                 self.complete.notify_all()
@@ -75,7 +77,7 @@ class Ledger:
         metrics = jax.tree.unflatten(tree, [totals[states + index] for index in range(tree.num_leaves)])
         return row.lateness() | metrics if row.lags else metrics
 
-    def take(self) -> "Row | None":
+    def take(self) -> "IterationReports | None":
         """The next row, if it is complete within a moment."""
         with self.condition:
             if not self.is_complete(self.done + 1):
@@ -91,7 +93,7 @@ class Ledger:
 
 
 @dataclass
-class Row:
+class IterationReports:
     """Reports: metrics are totals and counts, so that putting them together is addition."""
 
     reports: dict[str, list[tuple[int, dict[int, Any]]]] = field(default_factory=dict)
@@ -147,6 +149,6 @@ def _sums(columns: list[list[Any]]) -> Any:
     return jnp.stack([sum_of(parts) for parts in columns])
 
 
-def reports_per_row(role: Role) -> int:
+def reports_per_iteration(role: Role) -> int:
     """How many iterations of its replicas together make one of the whole loop."""
     return role.replicas if role.take is None else role.replicas * role.of // role.take
