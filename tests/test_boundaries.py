@@ -11,6 +11,7 @@ ROOT = Path(weft.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
 ALGORITHMS = sorted((ROOT / "algos").glob("*.py"))
 LAYOUTS = sorted((ROOT / "layout").glob("*.py"))
+RUNTIME = sorted((ROOT / "runtime").glob("*.py"))
 PLACEMENT = ("threading", "multiprocessing", "concurrent", "queue", "ray", "jax.sharding", "jax.experimental.shard_map")
 
 
@@ -44,6 +45,11 @@ def test_an_algorithm_knows_nothing_of_placement(path):
 @pytest.mark.parametrize("path", LAYOUTS, ids=label)
 def test_a_layout_knows_no_algorithm(path):
     assert not reaches(imports(path), "weft.algos")
+
+
+@pytest.mark.parametrize("path", RUNTIME, ids=label)
+def test_the_runtime_does_not_import_evaluation(path):
+    assert not reaches(imports(path), "weft.evaluation")
 
 
 @pytest.mark.parametrize("path", ALGORITHMS, ids=label)

@@ -141,7 +141,7 @@ class Run:
         sessions, updates = kept(monkeypatch), Updates()
         monkeypatch.setattr(wiring, "Stream", Counted)
         steps = ITERATIONS * steps_of(cell)
-        result = driver.train(
+        result = driver.train_in_memory(
             cell.algo, cell.world, layout=cell.form, steps=steps, observers=[updates], stuck_after=120.0
         )
         return cls(result, sessions[-1], updates)
@@ -217,7 +217,7 @@ def test_a_cell_that_learns_offline_draws_every_batch(row: str, form: str) -> No
     cell, updates = Cell(row, form), Updates()
     algo = cell.algo
     steps = ITERATIONS * algo.updates * algo.batch_size  # type: ignore[attr-defined]
-    result = driver.train(algo, cell.world, layout=form, steps=steps, observers=[updates])
+    result = driver.train_in_memory(algo, cell.world, layout=form, steps=steps, observers=[updates])
     assert (result.steps, result.iterations) == (steps, ITERATIONS)
     assert int(result.state.learner.updates) == ITERATIONS * cell.learns
     assert sum(update.metrics["loss"][1].sum() for update in updates) == steps
@@ -250,7 +250,7 @@ def test_a_cell_is_refused_before_anything_starts(
     monkeypatch.setattr(GymGame, "pool", forbidden)
     monkeypatch.setattr(driver.Plan, "init", forbidden)
     with pytest.raises(WeftError, match=REFUSED[row, form]):
-        driver.train(cell.algo, cell.world, layout=form, steps=100)
+        driver.train_in_memory(cell.algo, cell.world, layout=form, steps=100)
     assert not sessions
 
 

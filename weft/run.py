@@ -1,7 +1,7 @@
-"""A whole run from one call: train, show how it goes, keep what it measured and learned.
+"""A whole training run from one call: train, show progress, evaluate, and write the run's folder.
 
-`weft.train` is the driver with the usual observers around it. Who wants other observers, or none, calls
-`weft.runtime.driver.train` itself.
+`weft.train` is `weft.runtime.driver.train_in_memory` with the usual observers. Call that function directly to train
+without files and without output.
 """
 
 import dataclasses
@@ -17,13 +17,13 @@ from weft.algorithm import Algorithm, name_of
 from weft.datasets.record import recorded, unrecorded
 from weft.envs.world import EnvSpec, World
 from weft.evaluation.learned import save_state
+from weft.evaluation.observer import EvaluationObserver
 from weft.layout.layout import Layout
 from weft.report.files import PARAMS, RunFolder, choose_folder, describe_run
 from weft.report.progress import progress, rate
 from weft.report.system import SHARES, Share
 from weft.report.update import Observer
-from weft.runtime import driver
-from weft.runtime.driver import Result
+from weft.runtime.driver import Result, train_in_memory
 
 DEFAULT_STEPS = 500_000
 
@@ -51,17 +51,26 @@ def train(
     environments that makes an `Env`. `wrappers` are names from `weft.envs.wrappers`, the innermost first.
     Every step of the environment inside of them is recorded in `record`, if given: a new folder, for a dataset.
     """
-    run: dict[str, Any] = {"layout": layout or "fused", "engine": engine, "steps": steps, "seed": seed}
+    settings: dict[str, Any] = {"layout": layout or "fused", "engine": engine, "steps": steps, "seed": seed}
     world = World.of(env, env_options, wrappers)
     name = name_of(algo)
     path = choose_folder(out, algo=name, env=world.name)
-    played = world if record is None else recorded(world, record, algo)
+    training_world = world if record is None else recorded(world, record, algo)
     with ExitStack() as stack:
-        folder = stack.enter_context(closing(RunFolder(path, describe_run(algo, world, **run))))
+        folder = stack.enter_context(closing(RunFolder(path, describe_run(algo, world, **settings))))
         displays = [] if quiet else [stack.enter_context(progress(f"{name} {world.name}"))]
-        watching: dict[str, Any] = {"observers": [folder, *displays, *observers]}
-        evaluating = {"eval_every": eval_every, "eval_episodes": eval_episodes}
-        result = driver.train(algo, played, **run, **watching, **evaluating)
+        all_observers: list[Observer] = [folder, *displays, *observers]
+        if eval_every is None:
+            result = train_in_memory(algo, training_world, **settings, observers=all_observers)
+        else:
+            evaluations = stack.enter_context(
+                EvaluationObserver(algo, training_world, all_observers, every=eval_every, episodes=eval_episodes)
+            )
+            result = train_in_memory(
+                algo, training_world, **settings, observers=[evaluations], state_observers=[evaluations]
+            )
+            evaluations.finish()
+            result = dataclasses.replace(result, evaluation=evaluations.last_return)
     state = unrecorded(result.state)
     save_state(path / PARAMS, algo, world, state)
     return dataclasses.replace(result, state=state, out=path)

@@ -5,10 +5,13 @@ import importlib.metadata
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 from weft.algos.ppo import PPO
+from weft.envs.world import World
+from weft.evaluation.observer import EvaluationObserver
 from weft.report.update import Update
-from weft.runtime import driver
+from weft.runtime.driver import train_in_memory
 
 SETTINGS = json.loads((Path(__file__).parent / "settings.json").read_text())
 
@@ -42,15 +45,19 @@ def main() -> None:
         # Evaluations that are still under way at the end bring updates of their own.
         times.setdefault(update.steps, time.perf_counter())
 
-    result = driver.train(
-        algo,
-        f"gym:{SETTINGS['env']}",
-        layout=args.layout,
-        steps=(args.uncounted + args.iterations) * size,
-        seed=args.seed,
-        observers=[clock],
-        eval_every=args.eval_every,
-    )
+    world = World.of(f"gym:{SETTINGS['env']}")
+    settings: dict[str, Any] = {
+        "layout": args.layout,
+        "steps": (args.uncounted + args.iterations) * size,
+        "seed": args.seed,
+    }
+    if args.eval_every is None:
+        result = train_in_memory(algo, world, **settings, observers=[clock])
+    else:
+        with EvaluationObserver(algo, world, [clock], every=args.eval_every, episodes=10) as evaluations:
+            watching: dict[str, Any] = {"observers": [evaluations], "state_observers": [evaluations]}
+            result = train_in_memory(algo, world, **settings, **watching)
+            evaluations.finish()
     first = min(steps for steps in times if steps >= args.uncounted * size)
     steps, seconds = result.steps - first, times[result.steps] - times[first]
     record = {

@@ -16,7 +16,7 @@ from weft.algos.sac import SAC
 from weft.algos.td3 import TD3
 from weft.errors import WeftError
 from weft.metrics import Mean
-from weft.runtime.driver import train
+from weft.runtime.driver import train_in_memory
 
 KINDS = {DDPG: {}, TD3: {}, D4PG: {"v_min": -6.0, "v_max": 3.0}, SAC: {}, DiscreteSAC: {}}
 """All of them, with settings for returns of about 1."""
@@ -144,7 +144,7 @@ def test_the_policy_has_a_step_size_of_its_own(still, moves, key):
 
 @pytest.mark.parametrize("layout", ["fused:devices=2", "allreduce:workers=2", "apex:actors=2"])
 def test_every_update_is_made_after_the_warm_up(layout):
-    result = train(D4PG(**SMALL, prioritised=True), NUMBERS, layout=layout, steps=60)
+    result = train_in_memory(D4PG(**SMALL, prioritised=True), NUMBERS, layout=layout, steps=60)
     assert (result.steps, int(result.state.learner.updates)) == (60, 5 * 2)
     assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(result.state.net))
 

@@ -113,7 +113,7 @@ def test_the_step_size_falls_as_fast_under_every_layout(layout):
     """Over three iterations of all environments, however few of them a replica has."""
     algo = ALGOS["a2c"](num_envs=4, horizon=8, hidden=(8,), anneal_steps=3 * 4 * 8)
     nets = [
-        driver.train(algo, "gymnax:CartPole-v1", layout=layout, steps=iterations * 32).state.net
+        driver.train_in_memory(algo, "gymnax:CartPole-v1", layout=layout, steps=iterations * 32).state.net
         for iterations in (2, 3, 4)
     ]
     assert different(nets[0], nets[1]) and not different(nets[1], nets[2])

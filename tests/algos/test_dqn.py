@@ -15,7 +15,7 @@ from weft.envs.timestep import TimeStep
 from weft.errors import WeftError
 from weft.metrics import Mean
 from weft.ops.rollout import Transition
-from weft.runtime.driver import train
+from weft.runtime.driver import train_in_memory
 
 SMALL: dict[str, Any] = {"num_envs": 4, "hidden": (8,), "batch_size": 8, "updates": 2, "capacity": 400}
 SMALL |= {"warm_up_steps": 40, "target_period": 3}
@@ -112,19 +112,19 @@ def test_a_layout_in_step_changes_nothing(layout, replay):
 
 def test_every_update_of_every_iteration_is_made_after_the_warm_up():
     for layout in ("fused", "apex:actors=4,replays=2"):
-        result = train(DQN(**SMALL | RAINBOW), "gymnax:CartPole-v1", layout=layout, steps=120)
+        result = train_in_memory(DQN(**SMALL | RAINBOW), "gymnax:CartPole-v1", layout=layout, steps=120)
         assert result.steps == 120 and result.iterations == 30
         assert int(result.state.learner.updates) == (30 - 10) * 2, layout
 
 
 def test_an_action_space_of_numbers_is_refused():
     with pytest.raises(WeftError, match="values of actions are for a Discrete action space.*use sac"):
-        train(DQN(**SMALL), "gymnax:Pendulum-v1", steps=100)
+        train_in_memory(DQN(**SMALL), "gymnax:Pendulum-v1", steps=100)
 
 
 def test_a_batch_that_cannot_be_shared_out_is_refused():
     with pytest.raises(WeftError, match="batch_size=7 cannot be shared out like 4 environments"):
-        train(DQN(**SMALL | {"batch_size": 7}), "gymnax:CartPole-v1", layout="allreduce:workers=2", steps=100)
+        train_in_memory(DQN(**SMALL | {"batch_size": 7}), "gymnax:CartPole-v1", layout="allreduce:workers=2", steps=100)
 
 
 class Bandit:
@@ -158,6 +158,6 @@ class Bandit:
 @pytest.mark.parametrize("settings", [{}, RAINBOW | {"v_min": -1.0, "v_max": 2.0}], ids=["plain", "rainbow"])
 def test_values_are_found(layout, settings):
     algo = DQN(**SMALL | settings | {"hidden": (16,), "lr": 1e-2, "updates": 4}, epsilon=0.5)
-    result = train(algo, Bandit, layout=layout, steps=2400)
+    result = train_in_memory(algo, Bandit, layout=layout, steps=2400)
     q = algo.value(result.state.net, jnp.eye(3))
     np.testing.assert_allclose(q, jnp.eye(3), atol=0.15)

@@ -9,7 +9,7 @@ from weft.algos.discrete_sac import DiscreteSAC
 from weft.algos.dqn import DQN
 from weft.algos.off_policy import OffPolicy
 from weft.algos.r2d2 import R2D2
-from weft.runtime.driver import train
+from weft.runtime.driver import train_in_memory
 
 SMALL: dict[str, Any] = {"num_envs": 4, "horizon": 2, "hidden": (8,), "batch_size": 8, "updates": 2, "capacity": 400}
 
@@ -25,5 +25,5 @@ class Strict(Masking):
 @pytest.mark.parametrize("kind", [DQN, R2D2, DiscreteSAC])
 def test_every_action_keeps_to_the_mask_also_in_the_warm_up(kind: type[OffPolicy]) -> None:
     algo = kind(**SMALL, warm_up_steps=160)
-    result = train(algo, "tests.algos.test_off_policy:Strict", steps=240)
+    result = train_in_memory(algo, "tests.algos.test_off_policy:Strict", steps=240)
     assert (result.steps, int(result.state.learner.updates)) == (240, 2 * (30 - algo.warm_up_iterations))

@@ -64,14 +64,14 @@ def small(case: Case, dataset: str, numbers: str) -> Offline:
 
 @pytest.mark.parametrize("replay", ["device", "host"])
 def test_steps_are_those_that_were_drawn(case: Case, small: Offline, replay: Any) -> None:
-    result = driver.train(replace(small, replay=replay), case.env, steps=100)
+    result = driver.train_in_memory(replace(small, replay=replay), case.env, steps=100)
     assert (result.steps, result.iterations, result.episodes) == (128, 4, 0)
     assert int(result.state.learner.updates) == 8
 
 
 @pytest.mark.parametrize("layout", ["fused:devices=2", "allreduce:workers=2"])
 def test_replicas_share_the_dataset(case: Case, small: Offline, layout: str) -> None:
-    result = driver.train(small, case.env, layout=layout, steps=64)
+    result = driver.train_in_memory(small, case.env, layout=layout, steps=64)
     assert result.steps == 64
     assert jax.tree.all(jax.tree.map(lambda x: np.isfinite(x).all(), result.state.net))
 
@@ -83,7 +83,7 @@ def test_a_layout_that_only_divides_learning_changes_nothing(dataset: str) -> No
 
 def test_a_layout_that_steps_environments_is_refused(dataset: str) -> None:
     with pytest.raises(WeftError, match="role 'actor' runs 'env', and the algorithm has no such fragment"):
-        driver.train(BC(**SMALL, dataset=dataset), ENV, layout="actors", steps=64)
+        driver.train_in_memory(BC(**SMALL, dataset=dataset), ENV, layout="actors", steps=64)
 
 
 @pytest.mark.parametrize("replay", ["device", "host"])
@@ -110,7 +110,7 @@ def test_what_was_done_is_learned(case: Case, tmp_path: Any) -> None:
     """Behaviour cloning does what was mostly done; conservative Q-learning also sees what it earned."""
     path = record(tmp_path / "data", case.env, steps=2000, wrong=0.2)
     algo = case.kind(**SMALL | {"batch_size": 64, "updates": 16}, dataset=path, lr=1e-2, **case.single_step)
-    result = driver.train(algo, case.env, steps=20_000)
+    result = driver.train_in_memory(algo, case.env, steps=20_000)
     assert accuracy(algo, make(case.env, 1), result.state.net) > 0.9
 
 
@@ -118,7 +118,7 @@ def test_a_conservative_loss_lowers_what_was_not_done(dataset: str, key: jax.Arr
     gaps = []
     for alpha in (0.0, 2.0):
         algo = CQL(**SMALL, dataset=dataset, alpha=alpha, lr=1e-2)
-        state = driver.train(algo, ENV, steps=2_000).state
+        state = driver.train_in_memory(algo, ENV, steps=2_000).state
         obs = jax.random.normal(key, (500, 4))
         q, action = state.net(obs)[..., 0], (obs[:, 0] > 0).astype(jnp.int32)
         done, other = (jnp.take_along_axis(q, each[:, None], 1).mean() for each in (action, 1 - action))

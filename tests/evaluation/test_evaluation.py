@@ -28,9 +28,10 @@ from weft.envs.world import World
 from weft.evaluation.episodes import Evaluator
 from weft.evaluation.learned import Learned, Learning, teach
 from weft.evaluation.play import evaluate
+from weft.evaluation.process import EvaluationProcess
 from weft.evaluation.saved import SavedRun
-from weft.evaluation.strand import EvaluationStrand
 from weft.ops.distributions import Categorical
+from weft.runtime.driver import Plan
 
 SMALL = {"num_envs": 4, "horizon": 16, "hidden": (8,), "minibatches": 2}
 GYM = "gym:CartPole-v1"
@@ -79,7 +80,7 @@ def test_statistics_stay_those_of_the_training(finished: Path) -> None:
 def test_every_episode_counts_once_and_as_the_environment_says() -> None:
     # Its reward is 1 plus a tenth of the action, so a return tells which actions were taken.
     algo, world = PPO(**SMALL), World.of(Counting, {"vector": "inprocess"})
-    what = Learning(algo, world).of(weft.runtime.driver.Plan.of(algo, world, None).init(0))
+    what = Learning(algo, world).of(Plan.of(algo, world, None).init(0))
     played = Evaluator(algo, world, chunk=7)(what, episodes=5)
     assert played.lengths == (5.0,) * 5
     assert all(5.0 <= found <= 6.0 + 1e-5 for found in played.returns)
@@ -105,7 +106,7 @@ class Leaning(eqx.Module):
 def test_greedy_play_takes_the_likeliest_action_and_sampled_play_takes_others_too() -> None:
     # Five steps of 1 plus a tenth of the action.
     algo, world = PPO(**SMALL, net=Leaning), World.of(Counting, {"vector": "inprocess"})
-    what = Learning(algo, world).of(weft.runtime.driver.Plan.of(algo, world, None).init(0))
+    what = Learning(algo, world).of(Plan.of(algo, world, None).init(0))
     greedy, sampled = (Evaluator(algo, world, greedy=greedy)(what, episodes=20) for greedy in (True, False))
     np.testing.assert_allclose(greedy.returns, 5.5, rtol=1e-5)
     assert min(sampled.returns) < 5.45 and max(sampled.returns) > 5.55
@@ -139,7 +140,7 @@ class Counter(eqx.Module):
 def test_every_episode_starts_with_nothing_remembered(autoreset: str) -> None:
     algo = PPO(**SMALL, net=Counter)
     world = World.of(Counting, {"vector": "sync", "autoreset": autoreset})
-    what = Learning(algo, world).of(weft.runtime.driver.Plan.of(algo, world, None).init(0))
+    what = Learning(algo, world).of(Plan.of(algo, world, None).init(0))
     # Three steps with the first action, and two with the second, in every episode.
     np.testing.assert_allclose(Evaluator(algo, world)(what, episodes=4).returns, 5.2, rtol=1e-5)
 
@@ -156,9 +157,10 @@ class Silent(PPO):
     player = weft.Algorithm.player
 
 
-def test_an_algorithm_that_does_not_say_how_to_play_is_refused_at_once() -> None:
+def test_an_algorithm_without_a_player_is_rejected_before_training(tmp_path: Path) -> None:
     with pytest.raises(WeftError, match="Silent does not say how to play what it learned: define its method `player`"):
-        weft.runtime.driver.train(Silent(**SMALL), GYM, steps=64, eval_every=64)
+        weft.train(Silent(**SMALL), GYM, steps=64, eval_every=64, quiet=True, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_evaluations_during_training_are_logged(tmp_path: Path) -> None:
@@ -171,20 +173,29 @@ def test_evaluations_during_training_are_logged(tmp_path: Path) -> None:
     assert list(alone.returns) == lines[-1]["returns"]
 
 
-def test_training_does_not_depend_on_being_evaluated() -> None:
-    train = weft.runtime.driver.train
-    with_it = train(PPO(**SMALL), "gymnax:CartPole-v1", steps=640, eval_every=100, eval_episodes=1)
-    without = train(PPO(**SMALL), "gymnax:CartPole-v1", steps=640)
-    assert jax.tree.all(jax.tree.map(np.array_equal, with_it.state.net, without.state.net))
+def test_evaluation_does_not_change_training(tmp_path: Path) -> None:
+    run: dict[str, Any] = {"steps": 640, "quiet": True}
+    evaluated = weft.train(
+        PPO(**SMALL), "gymnax:CartPole-v1", **run, out=tmp_path / "evaluated", eval_every=100, eval_episodes=1
+    )
+    plain = weft.train(PPO(**SMALL), "gymnax:CartPole-v1", **run, out=tmp_path / "plain")
+    assert plain.evaluation is None
+    assert jax.tree.all(jax.tree.map(np.array_equal, evaluated.state.net, plain.state.net))
+
+
+@pytest.mark.parametrize("settings", [{"eval_every": 0}, {"eval_every": 64, "eval_episodes": 0}])
+def test_evaluation_settings_below_1_are_rejected(settings: dict[str, int], tmp_path: Path) -> None:
+    with pytest.raises(WeftError, match="both must be at least 1"):
+        weft.train(PPO(**SMALL), GYM, steps=64, **settings, quiet=True, out=tmp_path / "run")
 
 
 def test_an_evaluation_that_dies_is_told_and_training_goes_on(capsys: pytest.CaptureFixture) -> None:
     algo, world = PPO(**SMALL), World.of("gymnax:CartPole-v1")
-    what = Learning(algo, world).of(weft.runtime.driver.Plan.of(algo, world, None).init(0))
-    strand = EvaluationStrand(algo, world, episodes=1)
-    strand.send(64, what)
-    os.kill(strand._process.pid, signal.SIGKILL)
-    assert strand.finish() == []
+    what = Learning(algo, world).of(Plan.of(algo, world, None).init(0))
+    process = EvaluationProcess(algo, world, episodes=1)
+    process.submit(64, what)
+    os.kill(process._process.pid, signal.SIGKILL)
+    assert process.finish() == []
     assert "the evaluation at step 64 failed: its process ended with code -9" in capsys.readouterr().err
 
 
@@ -192,9 +203,9 @@ def test_the_evaluating_process_ends_with_whoever_started_it() -> None:
     code = (
         "import os, time\n"
         "from weft.algos.ppo import PPO\nfrom weft.envs.world import World\n"
-        "from weft.evaluation.strand import EvaluationStrand\n"
-        "strand = EvaluationStrand(PPO(num_envs=2), World.of('gymnax:CartPole-v1'), episodes=1)\n"
-        "print(strand._process.pid, flush=True)\ntime.sleep(60)\n"
+        "from weft.evaluation.process import EvaluationProcess\n"
+        "process = EvaluationProcess(PPO(num_envs=2), World.of('gymnax:CartPole-v1'), episodes=1)\n"
+        "print(process._process.pid, flush=True)\ntime.sleep(60)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None

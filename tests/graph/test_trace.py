@@ -13,7 +13,7 @@ from weft import Algorithm, fragment
 from weft.errors import WeftError
 from weft.graph.trace import recording, refuse_unread, trace
 from weft.metrics import Mean
-from weft.runtime.driver import Plan, train
+from weft.runtime.driver import Plan, train_in_memory
 
 
 def test_leaves_and_metrics_are_named_by_their_paths() -> None:
@@ -88,7 +88,7 @@ def test_recording_notes_reads_inside_fragments_only_when_they_happen() -> None:
 
 def test_an_algorithm_that_never_steps_its_environment_is_refused() -> None:
     with pytest.raises(WeftError, match="Toy never calls env.step"):
-        train(toy({"x": jnp.zeros(4)}, lambda s: {"x": on("a")(s["x"])}), env_of, steps=10)
+        train_in_memory(toy({"x": jnp.zeros(4)}, lambda s: {"x": on("a")(s["x"])}), env_of, steps=10)
 
 
 def test_results_that_nothing_uses_are_not_computed_but_their_fragments_are_known() -> None:

@@ -12,7 +12,7 @@ from weft.errors import WeftError
 from weft.metrics import Mean
 from weft.report.update import Update
 from weft.runtime import driver
-from weft.runtime.driver import Diverged, Plan, Result, _length, train
+from weft.runtime.driver import Diverged, Plan, Result, _length, train_in_memory
 
 
 def step(env, s):
@@ -35,7 +35,7 @@ def algo(num_envs: int = 4) -> Toy:
 @pytest.mark.parametrize(("steps", "iterations"), [(1, 1), (4, 1), (5, 2), (600, 150)])
 def test_a_run_is_of_whole_iterations_and_every_one_is_seen_once(layout, steps: int, iterations: int) -> None:
     updates: list[Update] = []
-    result = train(algo(), env_of, layout=layout, steps=steps, seed=3, observers=[updates.append])
+    result = train_in_memory(algo(), env_of, layout=layout, steps=steps, seed=3, observers=[updates.append])
     assert (result.iterations, result.steps) == (iterations, 4 * iterations)
     assert float(result.state["n"]) == iterations
     seen = [number for update in updates for number in (update.metrics["n"][0] / update.metrics["n"][1]).tolist()]
@@ -58,17 +58,17 @@ def test_a_dispatch_is_neither_too_short_nor_too_long(iterations: int) -> None:
 
 def test_what_cannot_be_trained_is_refused() -> None:
     with pytest.raises(WeftError, match="steps=0: give at least 1"):
-        train(algo(), env_of, steps=0)
+        train_in_memory(algo(), env_of, steps=0)
     with pytest.raises(WeftError, match="unknown engine 'locl': did you mean 'local'"):
-        train(algo(), env_of, engine="locl")
+        train_in_memory(algo(), env_of, engine="locl")
     with pytest.raises(WeftError, match="num_envs=4 cannot be shared out evenly over 3"):
-        train(algo(), env_of, layout=copies(env=3, learn=1), steps=10)
+        train_in_memory(algo(), env_of, layout=copies(env=3, learn=1), steps=10)
 
 
 def test_readings_are_seldom_and_the_last_is_of_the_whole_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def readings(layout: Layout | str) -> tuple[list[Update], Result]:
         updates: list[Update] = []
-        result = train(algo(), env_of, layout=layout, steps=80, observers=[updates.append])
+        result = train_in_memory(algo(), env_of, layout=layout, steps=80, observers=[updates.append])
         return updates, result
 
     monkeypatch.setattr(driver, "READING", 1000.0)
@@ -87,6 +87,27 @@ def test_readings_are_seldom_and_the_last_is_of_the_whole_run(monkeypatch: pytes
         assert (result.system is None) == (layout == "fused") == all(update.system is None for update in updates)
 
 
+class States:
+    """Keeps every state that it receives."""
+
+    def __init__(self, state_every: int):
+        self.state_every = state_every
+        self.received: list[tuple[int, float]] = []
+
+    def receive_state(self, steps: int, state) -> None:
+        self.received.append((steps, float(state["n"])))
+
+
+@pytest.mark.parametrize("layout", ["fused", copies(env=2, learn=1)], ids=["fused", "x2"])
+def test_state_observers_get_the_state_at_their_own_steps_and_at_the_end(layout) -> None:
+    observers = [States(state_every) for state_every in (8, 10, 1000)]
+    train_in_memory(algo(), env_of, layout=layout, steps=40, state_observers=observers)
+    by_observer = [observer.received for observer in observers]
+    assert by_observer == [
+        [(steps, steps / 4) for steps in due] for due in ([8, 16, 24, 32, 40], [12, 20, 32, 40], [40])
+    ]
+
+
 def test_seeds_decide_the_start() -> None:
     same, again, other = (Plan.of(algo(), env_of, None).init(seed) for seed in (1, 1, 2))
     assert_same(same, again)
@@ -96,7 +117,7 @@ def test_seeds_decide_the_start() -> None:
 def test_a_run_without_metrics_counts_its_iterations_too() -> None:
     updates: list[Update] = []
     silent = Toy(start=algo().start, loop=lambda env, s: (step(env, s)[0], {}))
-    train(silent, env_of, steps=600, observers=[updates.append])
+    train_in_memory(silent, env_of, steps=600, observers=[updates.append])
     assert len(updates) < 150, "several iterations are one dispatch"
     assert (updates[-1].iteration, updates[-1].steps) == (150, 600)
 
@@ -110,11 +131,11 @@ def test_what_is_not_a_number_is_named() -> None:
     toy = Toy(start=lambda env, key: {"n": jnp.float32(0), "bad": jnp.float32(0)}, loop=loop)
     loud = True
     with pytest.raises(Diverged, match=r"loss is not a number in iteration 7 \(step 28\)"):
-        train(toy, env_of, steps=600)
+        train_in_memory(toy, env_of, steps=600)
     loud = False
     with pytest.raises(Diverged, match=r"state\['bad'\] is not a number at the end"):
-        train(toy, env_of, steps=600)
-    assert train(toy, env_of, steps=24).iterations == 6
+        train_in_memory(toy, env_of, steps=600)
+    assert train_in_memory(toy, env_of, steps=24).iterations == 6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -137,7 +158,7 @@ def test_a_warm_up_comes_first(layout, warming: int, iterations: int) -> None:
     whole = algo()
     warm = Warming(num_envs=4, start=whole.start, loop=whole.loop, warming=warming)
     updates: list[Update] = []
-    result = train(warm, env_of, layout=layout, steps=4 * iterations, seed=3, observers=[updates.append])
+    result = train_in_memory(warm, env_of, layout=layout, steps=4 * iterations, seed=3, observers=[updates.append])
     assert (result.iterations, result.steps) == (iterations, 4 * iterations)
     first = min(warming, iterations)
     assert float(result.state["n"]) == iterations - first
@@ -158,4 +179,4 @@ def test_a_warm_up_of_other_steps_is_refused() -> None:
             return super().warm_up(env, super().warm_up(env, state)[0])
 
     with pytest.raises(WeftError, match="an iteration of Twice.warm_up takes 8 environment steps and one of step 4"):
-        train(Twice(num_envs=4, start=whole.start, loop=whole.loop), env_of, steps=100)
+        train_in_memory(Twice(num_envs=4, start=whole.start, loop=whole.loop), env_of, steps=100)

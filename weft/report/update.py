@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -54,6 +54,18 @@ class Update:
 
 
 class Observer(Protocol):
-    """Anything that follows a run."""
+    """Follows a run: called with every update."""
 
     def __call__(self, update: Update) -> None: ...
+
+
+class StateObserver(Protocol):
+    """Receives the state every `state_every` environment steps and at the end of the run.
+
+    It comes after the iteration in which the next multiple of `state_every` is reached, before the update for that
+    iteration. Asynchronous workers have no iteration in common: with them it comes a few iterations later.
+    """
+
+    state_every: int
+
+    def receive_state(self, steps: int, state: Any) -> None: ...

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,6 @@ import numpy as np
 from weft.algorithm import Algorithm, Phase, name_of
 from weft.envs.world import EnvSpec, World
 from weft.errors import WeftError, unknown
-from weft.evaluation.strand import Evaluations
 from weft.graph.trace import recording, refuse_unread
 from weft.host import own_objects
 from weft.layout import catalogue
@@ -24,7 +23,7 @@ from weft.metrics import Mean
 from weft.project.project import Projection, project
 from weft.report.returns import Returns
 from weft.report.system import Lag, System
-from weft.report.update import Evaluation, Observer, Update
+from weft.report.update import Observer, StateObserver, Update
 from weft.runtime.devices import disable_async_cpu_dispatch
 from weft.runtime.jit_with_host import jit_with_host
 from weft.runtime.local import LocalEngine
@@ -118,7 +117,7 @@ class Plan:
         return jit_with_host(partial(self.algo.init, env), key)(key)
 
 
-def train(
+def train_in_memory(
     algo: Algorithm,
     env: EnvSpec,
     *,
@@ -126,26 +125,26 @@ def train(
     engine: str = "local",
     steps: int = 500_000,
     seed: int = 0,
-    observers: Iterable[Observer] = (),
+    observers: Sequence[Observer] = (),
+    state_observers: Sequence[StateObserver] = (),
     stuck_after: float = 600.0,
-    eval_every: int | None = None,
-    eval_episodes: int = 10,
 ) -> Result:
-    """Train for at least `steps` environment steps, whole iterations.
+    """Train for at least `steps` environment steps, in whole iterations. Writes no files and prints nothing.
 
-    Every `eval_every` steps, and at the end, `eval_episodes` are played with what was learned, beside the training.
+    `weft.train` adds the run's folder, the progress display and evaluations.
     """
     started = time.perf_counter()
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
     plan = Plan.of(algo, env, layout)
-    parts, iterations, steps_per_iteration = _divide(plan, steps, eval_every)
-    engines = [(ENGINES[engine](projection, limit=stuck_after), times) for projection, times in parts]
     returns = Returns()
-    with own_objects(), Evaluations(algo, plan.env_of, every=eval_every, episodes=eval_episodes) as evaluations:
+    state_every = min([steps, *(observer.state_every for observer in state_observers)])
+    parts, iterations, steps_per_iteration = _divide(plan, steps, state_every)
+    engines = [(ENGINES[engine](projection, limit=stuck_after), times) for projection, times in parts]
+    with own_objects():
         state = jax.block_until_ready(plan.init(seed))
         compiled = time.perf_counter()
-        reporter = Reporter(iterations, steps_per_iteration, (returns, *observers), compiled, evaluations)
+        reporter = Reporter(iterations, steps_per_iteration, (returns, *observers), state_observers, compiled)
         for compiled_engine, times in engines:
             reporter.begun = reporter.done
             length = compiled_engine.projection.whole.length
@@ -154,7 +153,6 @@ def train(
         jax.block_until_ready(state)
         ended = time.perf_counter()
         _refuse_nan(state)
-        reporter.finish()
     return Result(
         algo=name_of(algo),
         env=plan.env_of.name,
@@ -170,41 +168,50 @@ def train(
         return_mean=returns.return_mean,
         state=state,
         episodes_dropped=returns.dropped,
-        evaluation=evaluations.last,
         system=reporter.total,
     )
 
 
 @dataclass
 class Reporter:
-    """Turns the metrics of each pass of the programs into an update for every observer."""
+    """Sends each observer an update for every pass of the programs, and each state observer the state when due."""
 
     iterations: int
+    """Iterations of the whole run."""
     steps_per_iteration: int
-    observers: tuple[Observer, ...]
+    observers: Sequence[Observer]
+    state_observers: Sequence[StateObserver]
     started: float
-    evaluations: Evaluations
     done: int = 0
+    """Iterations done so far."""
     begun: int = 0
-    """Iterations done before the engine at work began."""
+    """Iterations done before the current engine started."""
     meter: Meter = field(default_factory=Meter)
     total: System | None = None
-    """Where the time went in all, once the run is over."""
+    """Where the time went over the whole run, set at its end."""
     next_reading: float = 0.0
+    state_sent_at: list[int] = field(init=False)
+    """The environment steps at which each state observer last received the state."""
 
     def __post_init__(self) -> None:
         self.next_reading = time.perf_counter() + READING
+        self.state_sent_at = [0] * len(self.state_observers)
 
     def __call__(self, iterations: int, metrics: dict[str, Mean], state: Any) -> None:
         rows = {name: (np.asarray(mean.total), np.asarray(mean.count)) for name, mean in metrics.items()}
         self.done += iterations
         self.refuse_nan(rows)
         if state is not None:
-            self.evaluations.send(self.done * self.steps_per_iteration, state)
-        self.tell(rows, self.evaluations.results(), self.read())
+            self.send_state(state)
+        system, steps = self.read(), self.done * self.steps_per_iteration
+        seconds = time.perf_counter() - self.started
+        total = self.total if system else None
+        update = Update(self.done, self.iterations, steps, seconds, rows, system=system, total=total)
+        for observer in self.observers:
+            observer(update)
 
     def read(self) -> System | None:
-        """Where the time went since the last reading, if it is time for another."""
+        """Returns where the time went since the last reading, or None if that was too recent."""
         last, now = self.done == self.iterations, time.perf_counter()
         if self.meter.trivial or (now < self.next_reading and not last):
             return None
@@ -214,28 +221,18 @@ class Reporter:
         return system
 
     def due(self, length: int, number: int) -> bool:
-        """Whether the state is to be evaluated after pass `number`, of `length` iterations each."""
+        """Whether any state observer is due the state after pass `number`, of `length` iterations each."""
         after = self.begun + number * length
-        before, now = ((iterations * self.steps_per_iteration) for iterations in (after - length, after))
-        return self.evaluations.due(before, now, last=after == self.iterations)
+        steps_before, steps = ((iterations * self.steps_per_iteration) for iterations in (after - length, after))
+        last = after == self.iterations
+        return any(last or _crosses(steps_before, steps, each.state_every) for each in self.state_observers)
 
-    def finish(self) -> None:
-        """Wait for the evaluations that are still under way."""
-        if late := self.evaluations.finish():
-            self.tell({}, late, None)
-
-    def tell(
-        self,
-        rows: dict[str, tuple[np.ndarray, np.ndarray]],
-        evaluations: tuple[Evaluation, ...],
-        system: System | None,
-    ) -> None:
-        seconds = time.perf_counter() - self.started
-        steps = self.done * self.steps_per_iteration
-        total = self.total if system else None
-        update = Update(self.done, self.iterations, steps, seconds, rows, evaluations, system, total)
-        for observer in self.observers:
-            observer(update)
+    def send_state(self, state: Any) -> None:
+        steps, last = self.done * self.steps_per_iteration, self.done == self.iterations
+        for index, observer in enumerate(self.state_observers):
+            if last or _crosses(self.state_sent_at[index], steps, observer.state_every):
+                self.state_sent_at[index] = steps
+                observer.receive_state(steps, state)
 
     def refuse_nan(self, rows: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
         for name, (total, _) in rows.items():
@@ -247,14 +244,19 @@ class Reporter:
                 )
 
 
+def _crosses(before: int, after: int, every: int) -> bool:
+    """Whether a multiple of `every` lies after `before` and not after `after`."""
+    return after // every > before // every
+
+
 def _refuse_nan(state: Any) -> None:
     for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
         if jnp.issubdtype(leaf.dtype, jnp.inexact) and jnp.isnan(leaf).any():
             raise Diverged(f"state{jax.tree_util.keystr(path)} is not a number at the end: training has diverged")
 
 
-def _divide(plan: Plan, steps: int, eval_every: int | None) -> tuple[list[Part], int, int]:
-    """The projections to go through and how often each; iterations in all; environment steps in each."""
+def _divide(plan: Plan, steps: int, state_every: int) -> tuple[list[Part], int, int]:
+    """The projections to run and how often each; iterations in all; environment steps in each."""
     one = plan.project()
     per = plan.algo.steps_per_iteration or one.whole.steps_per_iteration
     if per == 0:
@@ -273,7 +275,7 @@ def _divide(plan: Plan, steps: int, eval_every: int | None) -> tuple[list[Part],
                 f"{projection.whole.steps_per_iteration} environment steps and one of step {per}: they must be alike"
             )
     rest = iterations - min(iterations, plan.algo.warm_up_iterations)
-    parts = plan.divide(one, rest, (eval_every or steps) // per) if rest else []
+    parts = plan.divide(one, rest, state_every // per) if rest else []
     return warm_up + parts, iterations, per
 
 

@@ -15,7 +15,7 @@ from weft.cli import main
 from weft.envs.pools.failures import EnvFailed
 from weft.envs.world import World
 from weft.host import own_objects
-from weft.runtime.driver import Plan, train
+from weft.runtime.driver import Plan, train_in_memory
 from weft.runtime.local import LocalEngine
 
 SMALL = {"num_envs": 4, "horizon": 8, "hidden": (8,), "minibatches": 2}
@@ -35,7 +35,7 @@ def test_a_layout_changes_nothing(world: World, layout: str) -> None:
 
 @pytest.mark.parametrize("layout", ["actors:actors=2", "allreduce:workers=2", "fused:devices=2"])
 def test_replicas_have_environments_of_their_own(layout: str) -> None:
-    result = train(PPO(**SMALL), CARTPOLE, layout=layout, steps=320)
+    result = train_in_memory(PPO(**SMALL), CARTPOLE, layout=layout, steps=320)
     assert result.steps == 320 and result.episodes > 3
     assert result.state.env.names[:, 0].tolist() == [0, 1, 2, 3]
 
@@ -71,7 +71,7 @@ def failing(game: Any, **options: Any) -> World:
 )
 def test_a_failure_names_role_environment_seed_and_step(game: Any, cause: str, layout: str) -> None:
     with pytest.raises(EnvFailed, match=cause) as caught:
-        train(PPO(**SMALL), failing(game), layout=layout, steps=3200)
+        train_in_memory(PPO(**SMALL), failing(game), layout=layout, steps=3200)
     said = str(caught.value)
     assert re.search(rf"role \w+\[\d\]: .*{game.__name__}: environment \d \(seed \d+\) failed at its step \d+", said)
 
@@ -81,7 +81,7 @@ def test_an_environment_that_hangs_in_this_process_is_named() -> None:
     with pytest.raises(
         EnvFailed, match=r"Hanging: environment \d \(seed \d+\) failed at its step \d+ .*no answer for 1 s"
     ):
-        train(PPO(**SMALL), failing(games.Hanging, timeout=1), layout="actors", steps=3200)
+        train_in_memory(PPO(**SMALL), failing(games.Hanging, timeout=1), layout="actors", steps=3200)
     assert time.monotonic() - began < 60
 
 
@@ -96,7 +96,7 @@ def test_an_environment_that_hangs_in_this_process_is_named() -> None:
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_with_restarts_training_goes_on_and_counts_what_was_dropped(game: Any, steps: int, options: Any) -> None:
-    result = train(PPO(**SMALL), failing(game, on_error="restart", **options), steps=steps)
+    result = train_in_memory(PPO(**SMALL), failing(game, on_error="restart", **options), steps=steps)
     assert result.steps == steps
     assert result.episodes_dropped > 0
 
@@ -112,12 +112,12 @@ def test_on_env_error_is_a_flag_of_the_command_line(tmp_path: Any, capsys: Any) 
 
 
 def test_a_class_of_ones_own_is_given_as_it_is() -> None:
-    result = train(PPO(**SMALL), games.Terminating, steps=320)
+    result = train_in_memory(PPO(**SMALL), games.Terminating, steps=320)
     assert result.env == "Terminating" and result.episodes == 320 // games.LENGTH
-    made = train(PPO(**SMALL), lambda: games.Terminating(length=4), steps=320)
+    made = train_in_memory(PPO(**SMALL), lambda: games.Terminating(length=4), steps=320)
     assert made.episodes == 320 // 4
 
 
 @pytest.mark.parametrize("game", [games.Nested, games.MaskingMany, games.Offset, games.Bounded])
 def test_every_kind_of_space_can_be_trained_on(game: Any) -> None:
-    assert train(PPO(**SMALL), game, layout="actors:actors=2", steps=64).steps == 64
+    assert train_in_memory(PPO(**SMALL), game, layout="actors:actors=2", steps=64).steps == 64
