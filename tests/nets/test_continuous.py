@@ -37,13 +37,13 @@ def within(space, action):
 def test_bounds_stretch_and_shrink_and_hold(space, seed):
     bounds, random = Bounds.of(space), np.random.default_rng(seed)
     x = jnp.asarray(random.uniform(-1, 1, (5, *space.shape)), jnp.float32)
-    action = bounds.stretch(x)
+    action = bounds.from_unit(x)
     # What is left of a number between bounds that are far from 0 is that much coarser.
-    coarse = np.max(np.maximum(np.abs(space.low), np.abs(space.high)) / bounds.reach)
-    np.testing.assert_allclose(bounds.shrink(action), x, atol=1e-6 * (1 + coarse))
+    coarse = np.max(np.maximum(np.abs(space.low), np.abs(space.high)) / bounds.half_range)
+    np.testing.assert_allclose(bounds.to_unit(action), x, atol=1e-6 * (1 + coarse))
     far = jnp.asarray(random.normal(0, 3, (5, *space.shape)), jnp.float32)
-    assert within(space, action) and within(space, bounds.stretch(far)) and within(space, bounds.nudge(action, far))
-    np.testing.assert_array_equal(bounds.nudge(action, jnp.zeros_like(far)), action)
+    assert within(space, action) and within(space, bounds.from_unit(far)) and within(space, bounds.perturb(action, far))
+    np.testing.assert_array_equal(bounds.perturb(action, jnp.zeros_like(far)), action)
 
 
 @hypothesis.settings(max_examples=3)
@@ -85,7 +85,7 @@ def test_a_policy_has_a_spread_of_its_own_in_every_state_within_limits(key):
     [
         (gym.spaces.Discrete(3), "use dqn or discrete_sac"),
         (gym.spaces.Tuple([gym.spaces.Box(0, 1)]), "use ppo"),
-        (gym.spaces.Box(0, np.inf, (2,)), "has none somewhere: use ppo"),
+        (gym.spaces.Box(0, np.inf, (2,)), "finite bounds with low < high: use ppo"),
     ],
     ids=str,
 )

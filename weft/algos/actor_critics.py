@@ -1,6 +1,6 @@
 """What DDPG, TD3, D4PG, SAC and CQL share: critics learn what actions are worth, and a policy goes where they say.
 
-A subclass gives `build` (a `Controller`), `act`, and two views of its policy: `after` is what critics think of what
+A subclass gives `build` (`ActorCriticNets`), `act`, and two views of its policy: `after` is what critics think of what
 follows a step, `policy_loss` what the policy loses by not doing better. Both losses have one gradient, in which each
 part of the network gets only its own. Where the steps come from is for the other class that it extends to say:
 `OffPolicy` or `Offline`.
@@ -20,7 +20,7 @@ from weft.algos.learning import Learner, Learning, Loss
 from weft.envs.timestep import Env
 from weft.fragment import fragment
 from weft.metrics import Mean
-from weft.nets.continuous import Controller, Ensemble
+from weft.nets.continuous import ActorCriticNets, Ensemble
 from weft.ops.distributions import draw_noise
 from weft.ops.losses import average
 from weft.ops.n_step import NStep, at_step, n_step
@@ -43,19 +43,21 @@ class ActorCritics(Learning):
     policy_period: int = 1
     """Gradient steps from one of the policy to the next."""
 
-    def controller(self, env: Env, key: jax.Array, actor: Callable[..., Any], critic: Callable[..., Any]) -> Controller:
+    def controller(
+        self, env: Env, key: jax.Array, actor: Callable[..., Any], critic: Callable[..., Any]
+    ) -> ActorCriticNets:
         """An actor and critics of these kinds, as the settings describe them."""
         key_actor, key_critics = jax.random.split(key)
         spaces = env.observation_space, env.action_space
         settings = {name: getattr(self, name) for name in ("hidden", "activation", "torso")}
         critics = Ensemble(lambda key: critic(*spaces, key=key, **settings), self.critics, key=key_critics)
-        return Controller(actor(*spaces, key=key_actor, **settings), critics)
+        return ActorCriticNets(actor(*spaces, key=key_actor, **settings), critics)
 
     @abstractmethod
-    def act(self, net: Controller, obs: Any, memory: Any, noise: Any) -> tuple[Any, Any, Any]:
+    def act(self, net: ActorCriticNets, obs: Any, memory: Any, noise: Any) -> tuple[Any, Any, Any]:
         """Actions, what to keep with them, and the next memory. A fragment."""
 
-    def player(self, env: Env, net: Controller, *, greedy: bool) -> tuple[Any, Play]:
+    def player(self, env: Env, net: ActorCriticNets, *, greedy: bool) -> tuple[Any, Play]:
         def play(memory: Any, obs: Any, start: jax.Array, key: jax.Array) -> tuple[Any, Any]:
             noise = draw_noise(env.action_space, key, start.shape)
             return memory, self.act(net, obs, memory, jnp.zeros_like(noise) if greedy else noise)[0]
@@ -63,16 +65,16 @@ class ActorCritics(Learning):
         return (), play
 
     @abstractmethod
-    def after(self, net: Controller, target: Controller, obs: Any, key: jax.Array) -> jax.Array:
+    def after(self, net: ActorCriticNets, target: ActorCriticNets, obs: Any, key: jax.Array) -> jax.Array:
         """What target critics think of `obs`, one of them each time, [B, atoms]."""
 
     @abstractmethod
     def policy_loss(
-        self, net: Controller, fixed: Controller, obs: Any, key: jax.Array
+        self, net: ActorCriticNets, fixed: ActorCriticNets, obs: Any, key: jax.Array
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """The policy's loss where `obs` is, [B], and what to report. `fixed` is `net`, without gradients."""
 
-    def worth(self, net: Controller, obs: Any, action: Any) -> jax.Array:
+    def worth(self, net: ActorCriticNets, obs: Any, action: Any) -> jax.Array:
         """What critics think of actions, [critics, B, atoms]."""
         return net.critics(obs, action)
 
@@ -91,14 +93,16 @@ class ActorCritics(Learning):
         return jnp.take_along_axis(out, lowest[None, ..., None], axis=0)[0]
 
     @fragment(name="act.errors")
-    def errors(self, net: Controller, target: Controller, trajectory: Transition) -> jax.Array:
+    def errors(self, net: ActorCriticNets, target: ActorCriticNets, trajectory: Transition) -> jax.Array:
         """The error of every step by itself."""
         one_step = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), trajectory)
         # It is a first guess that is soon replaced: one draw of whatever noise there is serves for all of them.
         _, error, _ = self._critics_loss(net, net, target, one_step, jax.random.key(0))
         return error.reshape(trajectory.reward.shape)
 
-    def loss(self, net: Controller, learner: Learner, items: Transition, weight: jax.Array, key: jax.Array) -> Loss:
+    def loss(
+        self, net: ActorCriticNets, learner: Learner, items: Transition, weight: jax.Array, key: jax.Array
+    ) -> Loss:
         key_after, key_policy = jax.random.split(key)
         obs, valid = jax.tree.map(lambda x: x[0], (items.obs, items.valid))
         loss, error, value = self._critics_loss(net, learner.net, learner.target, items, key_after)
@@ -108,7 +112,7 @@ class ActorCritics(Learning):
         return total, (error, {name: Mean.of(rows, valid) for name, rows in reported.items()})
 
     def _critics_loss(
-        self, net: Controller, fixed: Controller, target: Controller, items: Transition, key: jax.Array
+        self, net: ActorCriticNets, fixed: ActorCriticNets, target: ActorCriticNets, items: Transition, key: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """The loss of all critics for every item, how far off they are, and what they think that it is worth."""
         ends = {"terminated": items.terminated, "truncated": items.truncated, "valid": items.valid}
@@ -129,7 +133,7 @@ class ActorCritics(Learning):
         return optax.partition({"actor": actor, "rest": rest}, _labels)
 
 
-def _labels(net: Controller) -> Any:
+def _labels(net: ActorCriticNets) -> Any:
     """Which optimiser each array belongs to."""
     labels = jax.tree.map(lambda _: "rest", net)
     return replace(labels, actor=jax.tree.map(lambda _: "actor", net.actor))

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from weft.algos.ddpg import DDPG
 from weft.envs.timestep import Env
-from weft.nets.continuous import Actor, Controller, Critic
+from weft.nets.continuous import Actor, ActorCriticNets, Critic
 from weft.ops.n_step import NStep
 from weft.ops.q_learning import atoms, cross_entropy, project
 
@@ -29,7 +29,7 @@ class D4PG(DDPG):
     v_max: float = 150.0
     """The highest of them."""
 
-    def build(self, env: Env, key: jax.Array) -> Controller:
+    def build(self, env: Env, key: jax.Array) -> ActorCriticNets:
         return self.controller(env, key, Actor, partial(Critic, atoms=self.num_atoms))
 
     def mean(self, out: jax.Array) -> jax.Array:

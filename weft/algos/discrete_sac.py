@@ -12,7 +12,7 @@ import numpy as np
 
 from weft.algos.sac import SAC
 from weft.envs.timestep import Env
-from weft.nets.continuous import Controller
+from weft.nets.continuous import ActorCriticNets
 from weft.nets.policy import Policy
 from weft.nets.q import QNet
 from weft.ops.q_learning import chosen
@@ -25,18 +25,20 @@ class DiscreteSAC(SAC):
     target_entropy: float = 0.5
     """The entropy to aim for, as a share of the highest that there is."""
 
-    def build(self, env: Env, key: jax.Array) -> Controller:
+    def build(self, env: Env, key: jax.Array) -> ActorCriticNets:
         return self.tempered(self.controller(env, key, Policy, QNet))
 
-    def worth(self, net: Controller, obs: Any, action: jax.Array) -> jax.Array:
+    def worth(self, net: ActorCriticNets, obs: Any, action: jax.Array) -> jax.Array:
         out = net.critics(obs)
         return chosen(out, jnp.broadcast_to(action, out.shape[:-2]))
 
-    def prospects(self, net: Controller, judge: Controller, obs: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def prospects(
+        self, net: ActorCriticNets, judge: ActorCriticNets, obs: Any, key: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         del key
         policy = net.actor(obs)
         worth = self.mean(self.least(judge.critics(obs)))
         return jnp.sum(jax.nn.softmax(policy.logits) * worth, axis=-1), policy.entropy()
 
-    def entropy_aim(self, net: Controller) -> float:
+    def entropy_aim(self, net: ActorCriticNets) -> float:
         return self.target_entropy * float(np.log(net.actor.head.counts[0]))

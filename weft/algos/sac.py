@@ -16,7 +16,7 @@ from weft.algos.off_policy import OffPolicy
 from weft.envs.timestep import Env
 from weft.errors import WeftError
 from weft.fragment import fragment
-from weft.nets.continuous import Controller, Critic, SquashedActor
+from weft.nets.continuous import ActorCriticNets, Critic, SquashedActor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,23 +37,23 @@ class SoftActorCritics(ActorCritics):
                 f"temperature={self.temperature} must be above 0: give a small one to pay little for entropy"
             )
 
-    def build(self, env: Env, key: jax.Array) -> Controller:
+    def build(self, env: Env, key: jax.Array) -> ActorCriticNets:
         return self.tempered(self.controller(env, key, SquashedActor, Critic))
 
-    def tempered(self, net: Controller) -> Controller:
+    def tempered(self, net: ActorCriticNets) -> ActorCriticNets:
         """The same with the temperature that it begins with."""
         return replace(net, log_temperature=jnp.log(jnp.float32(self.temperature)))
 
     @fragment
-    def act(self, net: Controller, obs: Any, memory: Any, noise: Any) -> tuple[Any, Any, Any]:
+    def act(self, net: ActorCriticNets, obs: Any, memory: Any, noise: Any) -> tuple[Any, Any, Any]:
         return net.actor(obs).sample(noise), (), memory
 
-    def after(self, net: Controller, target: Controller, obs: Any, key: jax.Array) -> jax.Array:
+    def after(self, net: ActorCriticNets, target: ActorCriticNets, obs: Any, key: jax.Array) -> jax.Array:
         earned, entropy = self.prospects(net, target, obs, key)
         return (earned + jnp.exp(net.log_temperature) * entropy)[..., None]
 
     def policy_loss(
-        self, net: Controller, fixed: Controller, obs: Any, key: jax.Array
+        self, net: ActorCriticNets, fixed: ActorCriticNets, obs: Any, key: jax.Array
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         earned, entropy = self.prospects(net, fixed, obs, key)
         temperature = jnp.exp(fixed.log_temperature)
@@ -64,15 +64,17 @@ class SoftActorCritics(ActorCritics):
         missing = self.entropy_aim(net) - jax.lax.stop_gradient(entropy)
         return loss - net.log_temperature * missing, seen
 
-    def prospects(self, net: Controller, judge: Controller, obs: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def prospects(
+        self, net: ActorCriticNets, judge: ActorCriticNets, obs: Any, key: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         """What the policy of `net` earns as the critics of `judge` have it, and its entropy, [B] each: by one draw."""
         policy = net.actor(obs)
         action, log_prob = policy.sample_and_log_prob(jax.random.normal(key, policy.mean.shape))
         return self.mean(self.least(judge.critics(obs, action))), -log_prob
 
-    def entropy_aim(self, net: Controller) -> float:
+    def entropy_aim(self, net: ActorCriticNets) -> float:
         """What the temperature aims for: the wider the bounds, the more entropy stands for the same indecision."""
-        reach = net.actor.bounds.reach
+        reach = net.actor.bounds.half_range
         return float(self.target_entropy * reach.size + np.sum(np.log(reach)))
 
 

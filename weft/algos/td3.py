@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from weft.algos.ddpg import DDPG
-from weft.nets.continuous import Controller
+from weft.nets.continuous import ActorCriticNets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class TD3(DDPG):
     blur_limit: float = 0.5
     """The most of such noise."""
 
-    def target_action(self, target: Controller, obs: Any, key: jax.Array) -> jax.Array:
+    def target_action(self, target: ActorCriticNets, obs: Any, key: jax.Array) -> jax.Array:
         action = super().target_action(target, obs, key)
         noise = self.blur * jax.random.normal(key, action.shape)
-        return target.actor.bounds.nudge(action, jnp.clip(noise, -self.blur_limit, self.blur_limit))
+        return target.actor.bounds.perturb(action, jnp.clip(noise, -self.blur_limit, self.blur_limit))

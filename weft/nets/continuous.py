@@ -1,9 +1,9 @@
-"""Policies and critics for actions that are numbers within bounds: what DDPG, TD3, D4PG and SAC learn.
+"""Networks for continuous actions within bounds, as DDPG, TD3, D4PG and SAC train them.
 
-A policy gives actions by themselves (`Actor`) or a distribution over them (`SquashedActor`). A critic says what an
-action is worth where it is taken, as a number or as the logits of a distribution over returns. Critics come several at
-a time, as an `Ensemble`: one network with an axis in front of every array, so that all of them are one product.
-Settings are those of a `Torso`.
+A policy returns actions (`Actor`) or a distribution over actions (`SquashedActor`). A critic returns the value of an
+action in a state, as a number or as the logits of a distribution over returns. An `Ensemble` holds several critics as
+one network whose arrays have a leading axis, so that one batched product evaluates all of them. `settings` are those
+of a `Torso`.
 
 >>> import jax, jax.numpy as jnp
 >>> spaces = gym.spaces.Box(-1, 1, (4,)), gym.spaces.Box(-2, 2, (3,))
@@ -31,16 +31,17 @@ from weft.nets.heads import POLICY_SCALE, bounds_of
 from weft.nets.mlp import Linear
 from weft.ops.distributions import SquashedGaussian
 
-# The logarithm of a normal's spread is kept within these: neither certain for ever, nor at both bounds at once.
+# Limits of the log standard deviation. Below the lower one the policy would stop exploring; above the upper one most
+# samples would be squashed onto the bounds.
 LOG_STD = (-5.0, 2.0)
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Where the actions of a Box are: flat tuples, and the shape of an action. A part of the program, not of the data.
+    """The bounds of a Box of actions, as flat tuples, and the shape of an action. Static: not a pytree of arrays.
 
     >>> bounds = Bounds.of(gym.spaces.Box(0, 4, (2,)))
-    >>> bounds.stretch(jnp.array([-1.0, 0.5])).tolist(), bounds.shrink(jnp.array([0.0, 3.0])).tolist()
+    >>> bounds.from_unit(jnp.array([-1.0, 0.5])).tolist(), bounds.to_unit(jnp.array([0.0, 3.0])).tolist()
     ([0.0, 3.0], [-1.0, 0.5])
     """
 
@@ -52,38 +53,40 @@ class Bounds:
     def of(cls, space: gym.Space) -> "Bounds":
         if not isinstance(space, gym.spaces.Box):
             other = "dqn or discrete_sac, offline cql" if isinstance(space, gym.spaces.Discrete) else "ppo"
-            raise WeftError(f"this algorithm is for actions that are numbers (a Box), not for {space}: use {other}")
-        found = bounds_of(space)
-        if found is None:
-            raise WeftError(f"this algorithm is for actions within bounds, and {space} has none somewhere: use ppo")
-        return cls(*found, space.shape)
+            raise WeftError(
+                f"this algorithm needs continuous actions (a Box), and the action space is {space}: use {other}"
+            )
+        bounds = bounds_of(space)
+        if bounds is None:
+            raise WeftError(f"the actions are {space}, and this algorithm needs finite bounds with low < high: use ppo")
+        return cls(*bounds, space.shape)
 
-    def stretch(self, x: Float[Array, "*batch_and_shape"]) -> Float[Array, "*batch_and_shape"]:
-        """Numbers from -1 to 1 as actions; what is beyond that ends up at the bounds."""
+    def from_unit(self, x: Float[Array, "*batch_and_shape"]) -> Float[Array, "*batch_and_shape"]:
+        """Returns actions for numbers from -1 to 1. Clips numbers outside to the bounds."""
         low, high = self._arrays()
-        return jnp.clip((low + high) / 2 + self.reach * x, low, high)
+        return jnp.clip((low + high) / 2 + self.half_range * x, low, high)
 
-    def shrink(self, action: Float[Array, "*batch_and_shape"]) -> Float[Array, "*batch_and_shape"]:
-        """Actions as numbers from -1 to 1."""
+    def to_unit(self, action: Float[Array, "*batch_and_shape"]) -> Float[Array, "*batch_and_shape"]:
+        """Returns actions rescaled to -1 to 1."""
         low, high = self._arrays()
-        return (action - (low + high) / 2) / self.reach
+        return (action - (low + high) / 2) / self.half_range
 
-    def nudge(
-        self, action: Float[Array, "*batch_and_shape"], by: Float[Array, "*batch_and_shape"]
+    def perturb(
+        self, action: Float[Array, "*batch_and_shape"], noise: Float[Array, "*batch_and_shape"]
     ) -> Float[Array, "*batch_and_shape"]:
-        """Actions moved by a share of how far they reach from the middle, within the bounds."""
-        return jnp.clip(action + self.reach * by, *self._arrays())
+        """Returns actions with `noise` added, in units of `half_range`, and clipped to the bounds."""
+        return jnp.clip(action + self.half_range * noise, *self._arrays())
 
     @property
-    def reach(self) -> np.ndarray:
-        """Half of the way from the lowest action to the highest."""
+    def half_range(self) -> np.ndarray:
+        """Half of the distance between the bounds."""
         low, high = self._arrays()
         return (high - low) / 2
 
     @property
     def log_volume(self) -> float:
-        """The logarithm of how much room there is; less that is the log density of an action at random."""
-        return float(np.sum(np.log(2 * self.reach)))
+        """The log volume of the action space. A uniformly random action has log density `-log_volume`."""
+        return float(np.sum(np.log(2 * self.half_range)))
 
     def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
         low, high = (np.asarray(bound, np.float32).reshape(self.shape) for bound in (self.low, self.high))
@@ -91,7 +94,7 @@ class Bounds:
 
 
 class Actor(eqx.Module):
-    """Observations to actions, through tanh and onto their bounds."""
+    """A deterministic policy. Its output is squashed by tanh and scaled to the bounds."""
 
     torso: Torso
     last: Linear
@@ -106,11 +109,11 @@ class Actor(eqx.Module):
     def __call__(self, obs: Any) -> Float[Array, "*batch_and_shape"]:
         features = self.torso(obs)
         x = self.last(features).reshape(*features.shape[:-1], *self.bounds.shape)
-        return self.bounds.stretch(jnp.tanh(x))
+        return self.bounds.from_unit(jnp.tanh(x))
 
 
 class SquashedActor(eqx.Module):
-    """Observations to a normal distribution squashed onto the bounds, with a spread of its own in every state."""
+    """A policy that returns a squashed normal distribution with a state-dependent standard deviation."""
 
     torso: Torso
     mean: Linear
@@ -119,10 +122,11 @@ class SquashedActor(eqx.Module):
 
     def __init__(self, observation_space: gym.Space, action_space: gym.Space, *, key: jax.Array, **settings: Any):
         self.bounds = Bounds.of(action_space)
-        key_torso, key_mean, key_spread = jax.random.split(key, 3)
+        key_torso, key_mean, key_log_std = jax.random.split(key, 3)
         self.torso = Torso(observation_space, **settings, key=key_torso)
         self.mean, self.log_std = (
-            Linear(self.torso.size, len(self.bounds.low), scale=POLICY_SCALE, key=key) for key in (key_mean, key_spread)
+            Linear(self.torso.size, len(self.bounds.low), scale=POLICY_SCALE, key=key)
+            for key in (key_mean, key_log_std)
         )
 
     def __call__(self, obs: Any) -> SquashedGaussian:
@@ -134,7 +138,7 @@ class SquashedActor(eqx.Module):
 
 
 class Critic(eqx.Module):
-    """Observations and actions to what those are worth: `atoms` numbers, the logits of a distribution if several."""
+    """Returns the value of an action in a state, or the `atoms` logits of a distribution over returns."""
 
     torso: Torso
     last: Linear
@@ -150,30 +154,30 @@ class Critic(eqx.Module):
         self.last = Linear(self.torso.size, atoms, scale=1.0, key=key_last)
 
     def __call__(self, obs: Any, action: Float[Array, "*batch_and_shape"]) -> Float[Array, "*batch atoms"]:
-        return self.last(self.torso((obs, self.bounds.shrink(action))))
+        return self.last(self.torso((obs, self.bounds.to_unit(action))))
 
 
 class Ensemble(eqx.Module):
-    """Several networks of one kind, each with a beginning of its own, that are given the same."""
+    """Several networks of one architecture with independent initial parameters, called on the same inputs."""
 
     members: Any
 
     def __init__(self, build: Callable[[jax.Array], Any], count: int, *, key: jax.Array):
         self.members = jax.vmap(build)(jax.random.split(key, count))
 
-    def __call__(self, *given: Any) -> Float[Array, "members *out"]:
-        return jax.vmap(lambda member: member(*given))(self.members)
+    def __call__(self, *inputs: Any) -> Float[Array, "members *out"]:
+        return jax.vmap(lambda member: member(*inputs))(self.members)
 
-    def first(self, *given: Any) -> Float[Array, "*out"]:
-        """What the first member alone says."""
-        return jax.tree.map(lambda x: x[0], self.members)(*given)
+    def first(self, *inputs: Any) -> Float[Array, "*out"]:
+        """The output of the first member only."""
+        return jax.tree.map(lambda x: x[0], self.members)(*inputs)
 
 
-class Controller(eqx.Module):
-    """All that an actor-critic algorithm with replay trains."""
+class ActorCriticNets(eqx.Module):
+    """The trained parameters of an actor-critic algorithm with replay."""
 
     actor: Any
-    """Gives actions, or a distribution over them."""
+    """Returns actions, or a distribution over actions."""
     critics: Ensemble
     log_temperature: Any = None
-    """The logarithm of what entropy is worth in units of reward, if a policy is paid for it."""
+    """The log of the entropy coefficient, or None for algorithms without an entropy bonus."""
