@@ -38,7 +38,7 @@ from weft import envs
 from weft.algorithm import Algorithm
 from weft.envs.adapters import gymnasium_constructor as source
 from weft.envs.timestep import Env
-from weft.fragment import fragment
+from weft.fragments import fragment
 from weft.metrics import Mean
 from weft.nets.actor_critic import ActorCritic
 from weft.ops.distributions import Distribution, draw_noise

@@ -8,7 +8,7 @@ An algorithm is written once, as one sequential loop. A layout decides who runs 
 from weft.algorithm import Algorithm
 from weft.envs.timestep import Env, TimeStep
 from weft.errors import WeftError
-from weft.fragment import all_mean, all_sum, fragment, replica
+from weft.fragments import all_mean, all_sum, fragment, replica
 from weft.layout import catalogue as layouts
 from weft.layout.layout import Layout, Role
 from weft.metrics import Mean

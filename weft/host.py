@@ -27,7 +27,7 @@ import numpy as np
 from jax.experimental import io_callback
 
 from weft.errors import WeftError
-from weft.fragment import FRAGMENT, HOST, marked
+from weft.fragments import FRAGMENT, HOST, marked
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 def unmarked(monkeypatch):
     """weft imported anew with every mark taken off: plain functions all the way down."""
     kept = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "weft"}
-    fragment = kept["weft.fragment"]
+    fragment = kept["weft.fragments"]
     monkeypatch.setattr(fragment, "marked", lambda label, fn: fn)
     monkeypatch.setattr(fragment, "_all_mean", lambda tree: tree)
     for name in kept:

@@ -18,7 +18,7 @@ import optax
 from weft.algorithm import Play
 from weft.algos.learning import Learner, Learning, Loss
 from weft.envs.timestep import Env
-from weft.fragment import fragment
+from weft.fragments import fragment
 from weft.metrics import Mean
 from weft.nets.continuous import ActorCriticNets, Ensemble
 from weft.ops.distributions import draw_noise

@@ -11,7 +11,7 @@ import jax
 from weft.algos.actor_critics import ActorCritics
 from weft.algos.off_policy import OffPolicy
 from weft.envs.timestep import Env
-from weft.fragment import fragment
+from weft.fragments import fragment
 from weft.nets.continuous import Actor, ActorCriticNets, Critic
 
 

@@ -16,7 +16,7 @@ from weft.algorithm import Play
 from weft.algos.learning import Learner, Loss
 from weft.algos.off_policy import OffPolicy
 from weft.envs.timestep import Env
-from weft.fragment import fragment
+from weft.fragments import fragment
 from weft.metrics import Mean
 from weft.nets.q import QNet
 from weft.ops.actions import nth, random_actions

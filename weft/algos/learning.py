@@ -15,7 +15,7 @@ import optax
 from weft.algorithm import Algorithm
 from weft.envs.timestep import Env
 from weft.errors import WeftError
-from weft.fragment import all_mean, fragment
+from weft.fragments import all_mean, fragment
 from weft.metrics import Mean
 from weft.nets.encoder import TorsoKind
 from weft.nets.mlp import Activation

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from weft.algos.learning import Learner, Learning
 from weft.envs.timestep import Env
-from weft.fragment import fragment
+from weft.fragments import fragment
 from weft.metrics import Mean
 from weft.nets.encoder import mask_of
 from weft.ops.actions import permitted, random_actions

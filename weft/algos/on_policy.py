@@ -16,7 +16,7 @@ import optax
 from weft.algorithm import Algorithm, Play
 from weft.envs.timestep import Env
 from weft.errors import WeftError
-from weft.fragment import fragment, replica
+from weft.fragments import fragment, replica
 from weft.metrics import Mean
 from weft.nets.actor_critic import Net
 from weft.nets.build import build

@@ -8,7 +8,7 @@ import jax
 import optax
 
 from weft.algos.on_policy import OnPolicy
-from weft.fragment import all_mean, fragment
+from weft.fragments import all_mean, fragment
 from weft.metrics import Mean
 from weft.nets.actor_critic import Net
 from weft.ops.losses import normalise, policy_gradient, squared_error

@@ -14,7 +14,7 @@ from jax import lax
 
 from weft.algos.on_policy import OnPolicy, values
 from weft.errors import WeftError
-from weft.fragment import all_mean, fragment
+from weft.fragments import all_mean, fragment
 from weft.metrics import Mean
 from weft.nets.actor_critic import Net
 from weft.ops.batches import fold_time, shuffled, swap_time, take_rows

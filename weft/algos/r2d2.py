@@ -22,7 +22,7 @@ from weft.algos.dqn import DQN
 from weft.algos.learning import Learner, Loss
 from weft.envs.timestep import Env
 from weft.errors import WeftError
-from weft.fragment import fragment
+from weft.fragments import fragment
 from weft.metrics import Mean
 from weft.nets.recurrent_q import RecurrentQ
 from weft.ops.actions import random_actions

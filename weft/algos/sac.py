@@ -15,7 +15,7 @@ from weft.algos.actor_critics import ActorCritics
 from weft.algos.off_policy import OffPolicy
 from weft.envs.timestep import Env
 from weft.errors import WeftError
-from weft.fragment import fragment
+from weft.fragments import fragment
 from weft.nets.continuous import ActorCriticNets, Critic, SquashedActor
 
 

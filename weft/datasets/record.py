@@ -37,7 +37,7 @@ from weft.envs.timestep import Env, TimeStep
 from weft.envs.world import World
 from weft.envs.wrappers.wrapped import Layer, Wrapped, WrappedState, over
 from weft.errors import WeftError
-from weft.fragment import replica
+from weft.fragments import replica
 from weft.graph.marks import calls
 from weft.graph.trace import trace
 from weft.host import host_call, new_token, objects

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import jax.extend.core as jex
 
-from weft.fragment import FRAGMENT, HOST, MERGE, REPLICA
+from weft.fragments import FRAGMENT, HOST, MERGE, REPLICA
 
 
 class Mark(NamedTuple):

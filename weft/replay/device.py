@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from weft.errors import WeftError
-from weft.fragment import fragment
+from weft.fragments import fragment
 from weft.replay.experience import Batch, Kept
 
 

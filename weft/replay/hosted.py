@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from weft.errors import WeftError
-from weft.fragment import replica
+from weft.fragments import replica
 from weft.host import host_call, new_token, objects
 from weft.replay.experience import Batch, Kept
 from weft.replay.store import Store

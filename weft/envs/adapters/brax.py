@@ -34,7 +34,7 @@ from weft.envs.episodes import Episodes
 from weft.envs.rows import select
 from weft.envs.timestep import TimeStep
 from weft.errors import WeftError, unknown
-from weft.fragment import fragment
+from weft.fragments import fragment
 from weft.metrics import Mean
 
 DESCRIPTIONS = {

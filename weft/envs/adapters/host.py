@@ -19,7 +19,7 @@ from weft.envs import spaces
 from weft.envs.pools.pool import Game, Pool
 from weft.envs.timestep import TimeStep
 from weft.errors import WeftError
-from weft.fragment import fragment
+from weft.fragments import fragment
 from weft.host import host_call, new_token, objects
 from weft.metrics import Mean
 

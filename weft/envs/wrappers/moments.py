@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from weft.envs.rows import spread
-from weft.fragment import all_sum
+from weft.fragments import all_sum
 
 Arrays = tuple[jax.Array, ...]
 

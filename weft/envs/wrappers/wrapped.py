@@ -26,7 +26,7 @@ import gymnasium as gym
 import jax
 
 from weft.envs.timestep import Env, TimeStep
-from weft.fragment import fragment
+from weft.fragments import fragment
 from weft.metrics import Mean
 
 
