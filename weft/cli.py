@@ -63,14 +63,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _train(args: argparse.Namespace) -> int:
-    names = ("layout", "engine", "steps", "seed", "out", "eval_every", "eval_episodes", "record")
+    names = ("layout", "engine", "steps", "seed", "out", "eval_every", "eval_episodes", "record", "cache")
     result = train(_algorithm(args), _world(args), **{name: getattr(args, name) for name in names})
     print(json.dumps(summary_record(result)) if args.json else summarise(result))
     return 0
 
 
 def _check(args: argparse.Namespace) -> int:
-    names = ("layout", "against", "iterations", "seed")
+    names = ("layout", "against", "iterations", "seed", "cache")
     found = check(_algorithm(args), _world(args), **{name: getattr(args, name) for name in names})
     print(found.table())
     return 0 if found.identical else 1
@@ -84,7 +84,7 @@ def _graph(args: argparse.Namespace) -> int:
 
 def _eval(args: argparse.Namespace) -> int:
     run = SavedRun.open(args.run)
-    names = ("episodes", "seed", "video", "record")
+    names = ("episodes", "seed", "video", "record", "cache")
     played = evaluate(run, greedy=not args.sample, **{name: getattr(args, name) for name in names})
     print(json.dumps(vars(played)) if args.json else describe_evaluation(played))
     return 0
@@ -150,6 +150,7 @@ def _add_train(commands: Any) -> None:
     parser.add_argument("--eval-every", type=_count, metavar="N", help="evaluate every N steps, beside the training")
     parser.add_argument("--eval-episodes", type=_count, default=10, help="episodes of an evaluation (default: 10)")
     parser.add_argument("--record", metavar="DIR", help="record every step as a dataset, to learn from offline")
+    _add_cache(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line of standard output")
 
 
@@ -162,6 +163,7 @@ def _add_eval(commands: Any) -> None:
     parser.add_argument("--video", metavar="FILE", help="film the episodes, as .mp4 or .gif")
     parser.add_argument("--record", metavar="DIR", help="record the episodes as a dataset, to learn from offline")
     parser.add_argument("--seed", type=_seed, default=0, help="a whole number (default: 0)")
+    _add_cache(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(command=_eval)
 
@@ -173,6 +175,7 @@ def _add_check(commands: Any) -> None:
     parser.add_argument("--layout", required=True, metavar="NAME[:k=v,...]", help="the layout to compare")
     parser.add_argument("--iterations", type=_count, default=10, help="how many to run (default: 10)")
     parser.add_argument("--seed", type=_seed, default=0, help="a whole number (default: 0)")
+    _add_cache(parser)
 
 
 def _add_graph(commands: Any) -> None:
@@ -203,6 +206,11 @@ def _add_program(commands: Any, name: str, command: Any, *, about: str) -> argpa
     parser.add_argument("--on-env-error", choices=("stop", "restart"), help="what to do when an environment fails")
     parser.set_defaults(command=command)
     return parser
+
+
+def _add_cache(parser: argparse.ArgumentParser) -> None:
+    about = "the folder for compiled programs, or off (default: $WEFT_CACHE_DIR, or ~/.cache/weft)"
+    parser.add_argument("--cache", metavar="DIR", help=about)
 
 
 def _world(args: argparse.Namespace) -> World:

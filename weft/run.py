@@ -23,6 +23,7 @@ from weft.report.files import PARAMS, RunFolder, choose_folder, describe_run
 from weft.report.progress import progress, rate
 from weft.report.system import SHARES, Share
 from weft.report.update import Observer
+from weft.runtime import compilation_cache
 from weft.runtime.driver import Result, train_in_memory
 
 DEFAULT_STEPS = 500_000
@@ -44,13 +45,16 @@ def train(
     eval_every: int | None = None,
     eval_episodes: int = 10,
     record: str | Path | None = None,
+    cache: str | Path | None = None,
 ) -> Result:
     """Train `algo` on `env` under `layout`; the run's files go to `out`, or to a new folder under `runs`.
 
     `env` is a name, a subclass of `gymnasium.Env`, a function that makes one, or a function of the number of
     environments that makes an `Env`. `wrappers` are names from `weft.envs.wrappers`, the innermost first.
     Every step of the environment inside of them is recorded in `record`, if given: a new folder, for a dataset.
+    `cache` is the folder for compiled programs, or `off`; see `weft.runtime.compilation_cache`.
     """
+    compilation_cache.enable(cache)
     settings: dict[str, Any] = {"layout": layout or "fused", "engine": engine, "steps": steps, "seed": seed}
     world = World.of(env, env_options, wrappers)
     name = name_of(algo)

@@ -15,6 +15,7 @@ from weft.evaluation.learned import Learning
 from weft.evaluation.saved import SavedRun
 from weft.evaluation.video import Camera, check_suffix
 from weft.report.update import Evaluation
+from weft.runtime import compilation_cache
 
 
 def evaluate(
@@ -25,11 +26,13 @@ def evaluate(
     greedy: bool = True,
     video: str | Path | None = None,
     record: str | Path | None = None,
+    cache: str | Path | None = None,
 ) -> Evaluation:
     """Play with what a run learned: the likeliest actions, or drawn ones.
 
     `video` is a file to film the episodes in, `record` a folder to record them in as a dataset.
     """
+    compilation_cache.enable(cache)
     options: dict[str, Any] = {"episodes": episodes, "seed": seed, "greedy": greedy}
     with contextlib.ExitStack() as stack:
         if record is not None:

@@ -8,6 +8,7 @@ boundary that only one of them has. Training has no such fences.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from weft.host import own_objects
 from weft.layout.catalogue import parse
 from weft.layout.layout import Layout
 from weft.project.links import is_key
+from weft.runtime import compilation_cache
 from weft.runtime.driver import EnvSpec, Plan
 from weft.runtime.local import LocalEngine
 
@@ -69,8 +71,10 @@ def check(
     against: Layout | str | None = None,
     iterations: int = 10,
     seed: int = 0,
+    cache: str | Path | None = None,
 ) -> Comparison:
     """Run a layout and another (the fused one, or its own roles in step) from one seed and compare their states."""
+    compilation_cache.enable(cache)
     layout = parse(layout) if isinstance(layout, str) else layout
     against = against or (layout.synchronous() if layout.lanes else "fused")
     against = parse(against) if isinstance(against, str) else against
