@@ -115,7 +115,7 @@ class Training:
     def __post_init__(self) -> None:
         plan = Plan.of(self.algo, self.env, self.layout)
         projection = plan.project()
-        self.steps = projection.whole.steps_per_iteration
+        self.steps = projection.trace.steps_per_iteration
         self.engine, self.state = LocalEngine(projection), plan.init(0)
         self.engine.executables = {
             (role, index): {run: self.timed(function, role) for run, function in runs.items()}

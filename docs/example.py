@@ -109,7 +109,7 @@ def needs() -> str:
     """Who needs which of the loop's values, and what crosses."""
     view = next(iter(projected(central).views.values()))
     loop = view.graph.nodes[0]
-    inner = view.needs.bodies[loop]
+    inner = view.demand.bodies[loop]
     names = {
         role: sorted({value.name for value in values if value.name.startswith("state")})
         for role, values in inner.needed.items()

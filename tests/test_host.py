@@ -12,7 +12,7 @@ from jax import lax
 from tests.toys import apart, copies, on, projected, run, toy
 from weft import Layout, Role, WeftError
 from weft.host import Objects, host_call, new_token, objects, own_objects
-from weft.project.program import Host, walk
+from weft.project.program import HostCall, walk
 from weft.runtime.jit_with_host import jit_with_host
 
 LENGTH = 3
@@ -110,8 +110,8 @@ def test_a_role_over_several_devices_calls_it_for_each() -> None:
 
 def test_it_is_never_part_of_a_compiled_run() -> None:
     program = projected(walking(Recorder()), LAYOUTS["fused"]).programs["all"]
-    assert [times for step, times in walk(program.steps) if isinstance(step, Host)] == [LENGTH]
-    assert program.interrupted and not program.exchanges
+    assert [times for step, times in walk(program.steps) if isinstance(step, HostCall)] == [LENGTH]
+    assert program.multi_segment and not program.communicates
 
 
 def test_it_is_called_even_if_nothing_uses_its_result() -> None:

@@ -29,7 +29,8 @@ ITERATIONS = 3
 
 # What is refused, all of it: a refusal that does not stand here fails, and so does one here that is none any more.
 MERGES = (
-    r"merges over the \d replicas of (actor|env|worker), so that each would wait for all, but .* take all \d, use one"
+    r"merges values over the \d replicas of (actor|env|worker), so each lane would wait for all others, "
+    r"but .* set take=\d, use one"
 )
 NO_TABLE = r"role 'replay' runs 'replay', and the algorithm has no such fragment, only .*: take a layout"
 NO_STEPS = r"role '(actor|env|worker)' runs 'env', and the algorithm has no such fragment, only .*: take a layout"
@@ -231,7 +232,7 @@ def test_memory_lives_with_who_acts(cell: Cell, home: str, monkeypatch: pytest.M
     assert optimiser_steps(run.result.state) == ITERATIONS * cell.learns
     assert_nothing_is_left(run.session)
     projection = run.session.projection
-    homes = zip(projection.whole.state_names, projection.homes, strict=False)
+    homes = zip(projection.trace.state_names, projection.homes, strict=False)
     assert {where for leaf, where in homes if leaf.startswith("state.memory")} == {home}
 
 
@@ -332,7 +333,7 @@ def assert_nothing_is_left(session: ThreadedRun) -> None:
     for role in layout.roles:
         for step, times in walk(session.projection.programs[role.name].steps):
             if isinstance(step, Send):
-                expected[step.message] = session.times * times * max(role.replicas, layout.role(step.to).replicas)
+                expected[step.message] = session.times * times * max(role.replicas, layout.role(step.dest).replicas)
     sent = dict.fromkeys(expected, 0)
     for (message, *_), stream in session.wiring.streams.items():
         assert isinstance(stream, Counted) and stream.sent == stream.taken and not stream.items

@@ -1,6 +1,6 @@
 """What a user names as `module:attribute`.
 
->>> find("weft.errors:WeftError", "an error").__name__
+>>> import_attribute("weft.errors:WeftError", "an error").__name__
 'WeftError'
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 from weft.errors import WeftError, unknown
 
 
-def find(name: str, what: str) -> Any:
+def import_attribute(name: str, what: str) -> Any:
     """What `module:attribute` stands for; `what` it should be is for the error."""
     module_name, colon, attribute = name.partition(":")
     if not colon or not attribute:

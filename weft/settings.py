@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeVar, Union
 
 from weft.algorithm import Algorithm
 from weft.errors import WeftError, unknown
-from weft.modules import find
+from weft.modules import import_attribute
 
 A = TypeVar("A", bound=Algorithm)
 
@@ -167,7 +167,7 @@ def _read_tuple(text: str, parts: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _read_function(text: str) -> Callable[..., Any]:
-    found = find(text, "a function or class")
+    found = import_attribute(text, "a function or class")
     if not callable(found):
         raise ValueError(text)
     return found

@@ -11,7 +11,7 @@ from jax import lax
 from tests.toys import apart, assert_unchanged, copies, env_of, on, projected, toy
 from weft import Layout, Role, all_mean, all_sum
 from weft.errors import WeftError
-from weft.graph.build import build
+from weft.graph.build import build_graph
 from weft.graph.graph import check, walk
 from weft.graph.trace import trace
 
@@ -24,7 +24,7 @@ def batched(env: Any) -> dict[str, jax.Array]:
 
 def placed(loop: Any, layout: Layout, start: Any = X) -> list[tuple[str, str | None, str]]:
     """The placed nodes of a loop as (kind, role, key), without the training loop around them."""
-    graph = build(trace(toy(start, loop), env_of(4)), layout)
+    graph = build_graph(trace(toy(start, loop), env_of(4)), layout)
     check(graph)
     found = [(node.kind, node.role, node.key.removeprefix("loop/")) for node, _ in walk(graph) if node.key]
     return [entry for entry in found if entry != ("loop", None, "loop")]

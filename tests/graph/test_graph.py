@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 from tests.toys import apart, env_of, on, toy
-from weft.graph.build import build
+from weft.graph.build import build_graph
 from weft.graph.graph import Graph, Value, check, walk
 from weft.graph.trace import trace
 
@@ -21,7 +21,7 @@ def graph() -> Graph:
         x, xs = lax.scan(tick, s["x"], length=3)
         return {"x": x + xs.sum(0)}
 
-    return build(trace(toy({"x": jnp.zeros(4)}, loop), env_of(4), length=2), apart(one="a", two="b"))
+    return build_graph(trace(toy({"x": jnp.zeros(4)}, loop), env_of(4), length=2), apart(one="a", two="b"))
 
 
 def test_walking_counts_how_often_each_node_runs(graph: Graph) -> None:

@@ -8,7 +8,7 @@ from jax import lax
 from tests.toys import on
 from weft import all_mean, all_sum, fragment, replica
 from weft.errors import WeftError
-from weft.graph.marks import Mark, calls, fragment_calls, mark_of, marks_in, placed_as
+from weft.graph.marks import Mark, count_calls, count_fragment_calls, mark_of, marks_in, placed_role
 
 X = jnp.arange(4.0)
 
@@ -47,11 +47,11 @@ def test_marks_are_found_inside(wrap) -> None:
 
 def test_a_placed_prefix_places_dotted_names() -> None:
     placement = {"env": "world", "env.episodes": "learner"}
-    assert placed_as("env", placement) == "world"
-    assert placed_as("env.reset", placement) == "world"
-    assert placed_as("env.episodes", placement) == "learner"
-    assert placed_as("env.episodes.last", placement) == "learner"
-    assert placed_as("environment", placement) is None
+    assert placed_role("env", placement) == "world"
+    assert placed_role("env.reset", placement) == "world"
+    assert placed_role("env.episodes", placement) == "learner"
+    assert placed_role("env.episodes.last", placement) == "learner"
+    assert placed_role("environment", placement) is None
 
 
 def test_calls_count_loops_by_length_and_nested_fragments() -> None:
@@ -59,9 +59,9 @@ def test_calls_count_loops_by_length_and_nested_fragments() -> None:
         return on("a", lambda x: on("b")(x))(on("b")(x)), None
 
     jaxpr = jax.make_jaxpr(lambda x: lax.scan(lambda c, _: lax.scan(tick, c, length=3), on("a")(x), length=2))(X)
-    assert calls(jaxpr.jaxpr, "a") == 1 + 6
-    assert calls(jaxpr.jaxpr, "b") == 12
-    outermost = sum((fragment_calls(eqn, 1) for eqn in jaxpr.eqns), start=fragment_calls(jaxpr.eqns[0], 0))
+    assert count_calls(jaxpr.jaxpr, "a") == 1 + 6
+    assert count_calls(jaxpr.jaxpr, "b") == 12
+    outermost = sum((count_fragment_calls(eqn, 1) for eqn in jaxpr.eqns), start=count_fragment_calls(jaxpr.eqns[0], 0))
     assert outermost == {"a": 7, "b": 6}
 
 
@@ -99,4 +99,4 @@ def test_a_sum_of_what_has_no_sum_is_refused() -> None:
 def test_a_call_within_a_call_of_the_same_name_is_one_call() -> None:
     inner = on("env")
     jaxpr = jax.make_jaxpr(lambda x: on("env", lambda x: inner(inner(x)))(x))(jnp.zeros(2))
-    assert calls(jaxpr.jaxpr, "env") == 1
+    assert count_calls(jaxpr.jaxpr, "env") == 1

@@ -11,7 +11,7 @@ from jax import lax
 from tests.toys import env_of, on, toy
 from weft import Algorithm, fragment
 from weft.errors import WeftError
-from weft.graph.trace import recording, refuse_unread, trace
+from weft.graph.trace import record_reads, refuse_unread_settings, trace
 from weft.metrics import Mean
 from weft.runtime.driver import Plan, train_in_memory
 
@@ -79,11 +79,11 @@ def test_settings_that_are_read_or_left_alone_are_accepted_every_time() -> None:
 
 
 def test_recording_notes_reads_inside_fragments_only_when_they_happen() -> None:
-    copy, reads = recording(Settings(used=5.0))
+    copy, reads = record_reads(Settings(used=5.0))
     assert not reads
     assert float(copy.move(jnp.float32(1))) == 6  # type: ignore[attr-defined]
     assert reads == {"used"}
-    refuse_unread(Settings(used=5.0), reads)
+    refuse_unread_settings(Settings(used=5.0), reads)
 
 
 def test_an_algorithm_that_never_steps_its_environment_is_refused() -> None:

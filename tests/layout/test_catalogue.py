@@ -43,8 +43,8 @@ def test_text_stands_for_a_layout_and_stays_its_name(text: str, printed: str) ->
         ("seed:envs=2,max_lag=1", "are for its asynchronous form: give take too"),
         ("seed:envs=2,take=1,batch=0", "batch=0"),
         ("seed:envs=2,take=1,wait_ms=soon", "should be wait_ms=X with a number X"),
-        ("impala:actors=4,take=3", "learner takes 3 of 4 lanes: the first must divide the second"),
-        ("impala:actors=4,learners=3", "4 lanes cannot be shared out evenly over 3 replicas of learner"),
+        ("impala:actors=4,take=3", "learner takes 3 of 4 lanes: make take a divisor of 4"),
+        ("impala:actors=4,learners=3", "4 lanes cannot be divided evenly over 3 replicas of learner"),
     ],
 )
 def test_text_that_says_something_else_is_refused(text: str, message: str) -> None:

@@ -10,10 +10,10 @@ from weft.errors import WeftError
     ("roles", "message"),
     [
         ((), "at least one role"),
-        ((Role("one", ("a",)), Role("one", ("b",))), "role 'one' stands twice"),
-        ((Role("one", ("a",)), Role("two", ("a",))), "fragment 'a' stands twice"),
-        ((Role("one", ("a", "a")),), "fragment 'a' stands twice"),
-        ((Role("one", ()),), "must name the fragments"),
+        ((Role("one", ("a",)), Role("one", ("b",))), "names role 'one' more than once"),
+        ((Role("one", ("a",)), Role("two", ("a",))), "names fragment 'a' more than once"),
+        ((Role("one", ("a", "a")),), "names fragment 'a' more than once"),
+        ((Role("one", ()),), "name the fragments it runs"),
         ((Role("one", "act"),), "in a tuple"),  # type: ignore[arg-type]
         ((Role("one", ("a",), replicas=0),), "replicas=0"),
         ((Role("one", ("a",), devices=-1),), "devices=-1"),
@@ -26,7 +26,7 @@ def test_a_layout_that_cannot_be_meant_is_refused(roles: tuple[Role, ...], messa
 
 
 def test_shares_count_replicas_and_devices() -> None:
-    assert Role("one", ("a",), replicas=3, devices=2).shares == 6
+    assert Role("one", ("a",), replicas=3, devices=2).batch_divisor == 6
 
 
 def test_a_layout_prints_its_roles() -> None:

@@ -6,7 +6,7 @@ from jax import lax
 from tests.toys import apart, assert_unchanged, copies, on, projected, toy
 from weft import all_mean
 from weft.project.donation import find_donations
-from weft.project.program import Loop, Program, Run, Send, walk
+from weft.project.program import Compute, Loop, Program, Send, walk
 
 TWO = apart(one="a", two="b")
 
@@ -14,7 +14,7 @@ TWO = apart(one="a", two="b")
 def donated(program: Program) -> list[list[str]]:
     """By run, the names of the inputs that it overwrites."""
     found = find_donations(program)
-    runs = [step for step, _ in walk(program.steps) if isinstance(step, Run)]
+    runs = [step for step, _ in walk(program.steps) if isinstance(step, Compute)]
     assert set(found) == set(runs)
     return [sorted(value.name for value in found[run]) for run in runs]
 
@@ -128,7 +128,7 @@ def test_values_read_again_in_the_next_step_are_kept() -> None:
 
     program = projected(toy({"x": jnp.zeros(4)}, loop), TWO).programs["one"]
     (inner,) = [s for s, _ in walk(program.steps) if isinstance(s, Loop) and any(isinstance(x, Send) for x in s.body)]
-    runs = [step for step in inner.body if isinstance(step, Run)]
+    runs = [step for step in inner.body if isinstance(step, Compute)]
     outside = {value for run in runs for value in run.inputs if not any(value in other.outputs for other in runs)}
     assert any(value.name == "a" for value in outside)
     assert not {v for run in runs for v in find_donations(program)[run] if v.name == "a" and v not in run.outputs}

@@ -9,14 +9,14 @@ from jax import lax
 
 from tests.project.random_programs import programs
 from tests.toys import apart, copies, env_of, on, projected, toy
-from weft.project.program import Host, Loop, Merge, Recv, Run, Send, Step, reads, walk
+from weft.project.program import Compute, HostCall, Loop, Merge, Recv, Send, Step, values_read, walk
 from weft.project.project import Projection, project
 
 TWO = apart(one="a", two="b")
 
 
 def shape(steps: tuple[Step, ...]) -> list:
-    names = {Run: "run", Send: "send", Recv: "receive", Merge: "merge"}
+    names = {Compute: "run", Send: "send", Recv: "receive", Merge: "merge"}
     return [shape(step.body) if isinstance(step, Loop) else names[type(step)] for step in steps]
 
 
@@ -27,17 +27,17 @@ def assert_in_step(projection: Projection) -> None:
     for role, program in projection.programs.items():
         for step, times in walk(program.steps):
             if isinstance(step, Send):
-                kinds = tuple((v.shape, str(v.aval.dtype)) for v in step.parts[0] if v is not None)
-                sent[step.message, role, step.to, kinds] += times
+                kinds = tuple((v.shape, str(v.aval.dtype)) for v in step.payloads[0] if v is not None)
+                sent[step.message, role, step.dest, kinds] += times
             elif isinstance(step, Recv):
-                kinds = tuple((v.shape, str(v.aval.dtype)) for v in step.parts[0] if v is not None)
+                kinds = tuple((v.shape, str(v.aval.dtype)) for v in step.payloads[0] if v is not None)
                 received[step.message, step.source, role, kinds] += times
     assert sent == received
 
 
 def assert_bound_before_read(projection: Projection) -> None:
     for program in projection.programs.values():
-        bound = {program.replica, *program.inputs.values()}
+        bound = {program.replica_index, *program.inputs.values()}
         _bind(program.steps, bound)
         assert bound.issuperset(program.outputs.values())
 
@@ -48,18 +48,21 @@ def _bind(steps: tuple[Step, ...], bound: set) -> None:
             assert bound.issuperset(first for _, first in step.starts)
             inside = {*bound, step.index, *(slot for slot, _ in step.starts)}
             _bind(step.body, inside)
-            assert inside.issuperset(value for _, value in (*step.moves, *step.ends, *step.stacks))
-            bound.update(slot for slot, _ in (*step.ends, *step.stacks))
+            assert inside.issuperset(value for _, value in (*step.updates, *step.results, *step.stacks))
+            bound.update(slot for slot, _ in (*step.results, *step.stacks))
             bound.update(
-                value for inner, _ in walk(step.body) if isinstance(inner, Run | Host) for value in inner.outputs
+                value
+                for inner, _ in walk(step.body)
+                if isinstance(inner, Compute | HostCall)
+                for value in inner.outputs
             )
             continue
-        assert bound.issuperset(reads(step))
-        if isinstance(step, Run):
+        assert bound.issuperset(values_read(step))
+        if isinstance(step, Compute):
             bound.update(step.outputs)
         elif isinstance(step, Recv):
-            bound.update(value for part in step.parts for value in part if value is not None)
-        elif isinstance(step, Merge | Host):
+            bound.update(value for part in step.payloads for value in part if value is not None)
+        elif isinstance(step, Merge | HostCall):
             bound.update(step.outputs)
 
 
@@ -91,7 +94,7 @@ def test_a_role_of_device_code_alone_is_one_run() -> None:
 
     program = projected(toy({"x": jnp.zeros(4)}, loop), apart(all="*"), length=7).programs["all"]
     assert shape(program.steps) == ["run"]
-    assert not program.exchanges
+    assert not program.communicates
 
 
 def test_a_shared_loop_exchanges_in_every_step() -> None:
@@ -114,4 +117,4 @@ def test_parts_are_as_many_as_partners(counts: tuple[int, int]) -> None:
     larger, smaller = ("a", "b") if counts[0] > counts[1] else ("b", "a")
     for role, expected in ((larger, 1), (smaller, fan)):
         steps = [step for step, _ in walk(projection.programs[role].steps) if isinstance(step, Send | Recv)]
-        assert steps and {len(step.parts) for step in steps} == {expected}
+        assert steps and {len(step.payloads) for step in steps} == {expected}

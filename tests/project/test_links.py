@@ -42,7 +42,7 @@ def test_links_follow_from_shapes(counts: Any, shapes: Any, varying: bool, expec
 @pytest.mark.parametrize(
     ("counts", "shapes", "message"),
     [
-        ((4, 1), ((5,), (5,)), "4 replicas of source that may each have another value.*dest needs one.*all_mean"),
+        ((4, 1), ((5,), (5,)), "each of the 4 replicas of source, dest needs a single one.*all_mean"),
         ((2, 4), ((3 * 4,), (3 * 2,)), "axis 0 of value has 12 entries for 4 environments: another axis is folded"),
         ((2, 1), ((4, 4), (8, 8)), "changes in several axes"),
         ((2, 1), ((4,), (8, 1)), "1 axes with 4 environments and 2 with 8"),
@@ -55,7 +55,10 @@ def test_values_that_cannot_be_linked_are_refused(counts: Any, shapes: Any, mess
 
 
 def test_counts_must_divide_each_other() -> None:
-    with pytest.raises(WeftError, match="from 4 replicas of source to 6 of dest: one of the two counts must divide"):
+    with pytest.raises(
+        WeftError,
+        match="from source, which divides the batch by 4, to dest, .* by 6: .* one of the two numbers divides",
+    ):
         linked(4, 6, ((3,), (2,)))
 
 
@@ -80,7 +83,7 @@ def test_rows_keep_their_order_through_any_chain_of_replicas(counts: tuple[int, 
 
 def test_the_links_of_a_chain() -> None:
     edges = {
-        (edge.source, edge.dest, edge.link.how, edge.link.fan, edge.link.axis)
+        (edge.source, edge.dest, edge.link.kind, edge.link.fan, edge.link.axis)
         for edge in projected(toy(rows, chain), copies(a=4, b=2, c=1)).edges
     }
     assert ("a", "b", "gather", 2, 0) in edges
@@ -90,7 +93,7 @@ def test_the_links_of_a_chain() -> None:
 
 
 def projected_edges(layout: Any) -> set[tuple[Any, ...]]:
-    return {(e.source, e.dest, e.link.how) for e in projected(toy(rows, chain), layout).edges}
+    return {(e.source, e.dest, e.link.kind) for e in projected(toy(rows, chain), layout).edges}
 
 
 def test_time_leads_and_the_batch_axis_is_second() -> None:
@@ -127,7 +130,7 @@ def test_what_all_replicas_agree_on_is_taken_from_the_first() -> None:
         return {"x": jnp.mod(on("a", lambda x, w: x + w)(s["x"], s["w"]), 32), "w": on("b")(mean)}
 
     algo = toy(lambda env: {"x": 4 * jnp.arange(float(env.num_envs)), "w": jnp.float32(0)}, loop)
-    assert "first" in {edge.link.how for edge in projected(algo, copies(a=2, b=1)).edges}
+    assert "first" in {edge.link.kind for edge in projected(algo, copies(a=2, b=1)).edges}
     assert_unchanged(algo, copies(a=2, b=1))
 
 
@@ -136,5 +139,7 @@ def test_a_value_without_a_batch_axis_that_is_not_merged_is_refused() -> None:
         return {"x": s["x"], "w": on("b")(on("a", jnp.mean)(s["x"]))}
 
     algo = toy(lambda env: {"x": jnp.arange(float(env.num_envs)), "w": jnp.float32(0)}, loop)
-    with pytest.raises(WeftError, match="a comes from 2 replicas of a .* all_mean or all_sum"):
+    with pytest.raises(
+        WeftError, match="a may have a different value on each of the 2 replicas of a, .* all_mean or all_sum"
+    ):
         projected(algo, copies(a=2, b=1))

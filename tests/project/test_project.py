@@ -347,7 +347,7 @@ def merging_four() -> Any:
 
 def test_replica_counts_that_do_not_divide_each_other_are_refused() -> None:
     algo = toy(lambda env: {"x": jnp.zeros(env.num_envs)}, lambda s: {"x": on("b")(on("a")(s["x"]))}, num_envs=6)
-    with pytest.raises(WeftError, match="one of the two counts must divide the other"):
+    with pytest.raises(WeftError, match="so that one of the two numbers divides the other"):
         projected(algo, copies(a=2, b=3))
 
 
@@ -357,7 +357,7 @@ def test_a_loop_whose_structure_follows_the_number_of_environments_is_refused() 
         return ({"x": on("b")(on("a")(x)) if env.num_envs > 2 else x}, {})
 
     algo = Toy(start=lambda env, key: {"x": jnp.zeros(env.num_envs)}, loop=step)
-    with pytest.raises(WeftError, match="does different things with . and with . environments"):
+    with pytest.raises(WeftError, match="another structure with . environments than with ."):
         projected(algo, copies(a=2, b=1))
 
 

@@ -88,7 +88,7 @@ def unprojected(algo: Random, state: Any) -> tuple[Any, list[Any]]:
 
 def assert_equal(ended: Any, expected: Any, projection: Projection) -> None:
     for name, got, want in zip(
-        projection.whole.state_names, jax.tree.leaves(ended), jax.tree.leaves(expected), strict=True
+        projection.trace.state_names, jax.tree.leaves(ended), jax.tree.leaves(expected), strict=True
     ):
         if jax.dtypes.issubdtype(want.dtype, jax.dtypes.prng_key):
             got, want = jax.random.key_data(got), jax.random.key_data(want)

@@ -81,7 +81,7 @@ class Anywhere:
 
 
 def fake_strand(name: str = "taker", writes: bool = False) -> Any:
-    program = SimpleNamespace(writes=frozenset({0} if writes else ()))
+    program = SimpleNamespace(register_writes=frozenset({0} if writes else ()))
     return SimpleNamespace(program=program, devices=Anywhere(), chosen=(0,), clocks={"begin": Stopwatch(name)})
 
 
@@ -115,7 +115,7 @@ class Model:
         self.wait.scheduler.invariant = self.check_now
         self.roles = {
             "lanes": Role("lanes", ("act",), replicas=setup.lanes * len(setup.reads)),
-            "taker": Role("taker", ("learn",), take=setup.take, of=setup.lanes),
+            "taker": Role("taker", ("learn",), take=setup.take, lanes_per_replica=setup.lanes),
         }
         projection = fake_projection(*self.roles.values(), lanes=setup.lanes)
         self.ledger = MetricsAssembler(self.wait, projection) if setup.reports else None
@@ -257,4 +257,4 @@ def fake_projection(*roles: Role, lanes: int = 0) -> Any:
     tree = jax.tree.structure({role.name: 0 for role in roles})
     names = sorted(role.name for role in roles)
     whole = SimpleNamespace(state_tree=jax.tree.structure({}), metric_tree=tree)
-    return SimpleNamespace(layout=SimpleNamespace(roles=roles, lanes=lanes), whole=whole, homes=names)
+    return SimpleNamespace(layout=SimpleNamespace(roles=roles, lanes=lanes), trace=whole, homes=names)

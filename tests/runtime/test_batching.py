@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.toys import apart, on, projected, toy
-from weft.project.program import Run
+from weft.project.program import Compute
 from weft.runtime.batching import BatchedCompute, Batcher, compile_batched
 from weft.runtime.channel import RunControl, Stopwatch
 from weft.runtime.compile import compute_function
@@ -17,7 +17,7 @@ from weft.runtime.devices import Devices
 from weft.runtime.interpreter import ReplicaContext
 
 
-def acting() -> tuple[Run, list[bool]]:
+def acting() -> tuple[Compute, list[bool]]:
     """A run of observations and parameters, and which of its inputs are parameters."""
 
     def act(w, x):
@@ -31,12 +31,12 @@ def acting() -> tuple[Run, list[bool]]:
     projection = projected(toy(start, loop), apart(all="*"))
     (program,) = projection.programs.values()
     (run,) = program.steps
-    assert isinstance(run, Run)
-    names = {value: projection.whole.state_names[leaf] for leaf, value in program.inputs.items()}
+    assert isinstance(run, Compute)
+    names = {value: projection.trace.state_names[leaf] for leaf, value in program.inputs.items()}
     return run, ["'w'" in names[value] for value in run.inputs]
 
 
-def inputs_of(run: Run, shared: list[bool], parameters: int, number: int) -> list[Any]:
+def inputs_of(run: Compute, shared: list[bool], parameters: int, number: int) -> list[Any]:
     """Inputs from two small numbers: one for what is shared, one for the rest."""
     return [
         jnp.arange(1.0, 1.0 + np.prod(value.shape)).reshape(value.shape) * (parameters if same else number)
@@ -45,7 +45,7 @@ def inputs_of(run: Run, shared: list[bool], parameters: int, number: int) -> lis
 
 
 @pytest.fixture(scope="module")
-def compiled() -> tuple[Run, list[bool], BatchedCompute]:
+def compiled() -> tuple[Compute, list[bool], BatchedCompute]:
     run, shared = acting()
     assert any(shared) and not all(shared)
     return run, shared, compile_batched(run, ReplicaContext(), Devices(), shared, most=5)

@@ -12,7 +12,7 @@ from tests.toys import Toy, apart, copies, env_of, on, projected, toy
 from weft import Layout, Role, all_mean, all_sum, fragment, replica
 from weft.errors import WeftError
 from weft.metrics import Mean
-from weft.project.program import Run, walk
+from weft.project.program import Compute, walk
 from weft.project.project import Projection
 from weft.runtime.compile import lower_compute
 from weft.runtime.devices import Devices
@@ -75,10 +75,10 @@ def by_hand(algo: Toy, length: int) -> Any:
     return jax.jit(run, donate_argnums=range(len(leaves)), keep_unused=True).lower(*leaves)
 
 
-def only_run(projection: Projection) -> Run:
+def only_run(projection: Projection) -> Compute:
     (program,) = projection.programs.values()
     (run,) = program.steps
-    assert isinstance(run, Run)
+    assert isinstance(run, Compute)
     return run
 
 
@@ -139,5 +139,5 @@ def test_every_run_has_an_executable() -> None:
     algo = toy({"x": jnp.zeros(4)}, lambda s: {"x": on("b")(on("a")(s["x"]))})
     projection = projected(algo, copies(a=1, b=1))
     for (role, _), executables in LocalEngine(projection).executables.items():
-        runs = {step for step, _ in walk(projection.programs[role].steps) if isinstance(step, Run)}
+        runs = {step for step, _ in walk(projection.programs[role].steps) if isinstance(step, Compute)}
         assert set(executables) == runs

@@ -61,7 +61,7 @@ def test_what_cannot_be_trained_is_refused() -> None:
         train_in_memory(algo(), env_of, steps=0)
     with pytest.raises(WeftError, match="unknown engine 'locl': did you mean 'local'"):
         train_in_memory(algo(), env_of, engine="locl")
-    with pytest.raises(WeftError, match="num_envs=4 cannot be shared out evenly over 3"):
+    with pytest.raises(WeftError, match="num_envs=4 cannot be divided evenly over 3"):
         train_in_memory(algo(), env_of, layout=copies(env=3, learn=1), steps=10)
 
 

@@ -17,7 +17,7 @@ def ledger_of(layout: Layout) -> MetricsAssembler:
     names = sorted(role.name for role in layout.roles)
     metrics = jax.tree.structure({name: 0 for name in names})
     whole = SimpleNamespace(state_tree=jax.tree.structure([0, 0]), metric_tree=metrics)
-    projection: Any = SimpleNamespace(layout=layout, whole=whole, homes=(names[0], names[0], *names))
+    projection: Any = SimpleNamespace(layout=layout, trace=whole, homes=(names[0], names[0], *names))
     return MetricsAssembler(RunControl(0.01), projection)
 
 

@@ -38,8 +38,8 @@ def test_scattering_and_gathering_give_the_state_back(layout: Layout) -> None:
 def test_shares_are_along_each_leafs_own_axis_and_are_copies() -> None:
     algo = toy(start, loop)
     projection, state = projected(algo, copies(a=2)), start_of(algo)
-    names = projection.whole.state_names
-    assert dict(zip(names, projection.axes["a"], strict=True)) == {
+    names = projection.trace.state_names
+    assert dict(zip(names, projection.batch_axes["a"], strict=True)) == {
         "state['columns']": 1,
         "state['keys']": 0,
         "state['rows']": 0,

@@ -370,7 +370,7 @@ def test_a_ledger_puts_every_report_into_one_row(
     wait = Controlled(schedule)
     roles = (
         Role("a", ("a",), replicas=replicas[0]),
-        Role("b", ("b",), replicas=replicas[1], take=1 if in_lanes else None, of=2 if in_lanes else 1),
+        Role("b", ("b",), replicas=replicas[1], take=1 if in_lanes else None, lanes_per_replica=2 if in_lanes else 1),
     )
     ledger = MetricsAssembler(wait, fake_projection(*roles, lanes=2 * replicas[1] if in_lanes else 0))
 
@@ -379,7 +379,7 @@ def test_a_ledger_puts_every_report_into_one_row(
 
     def report(role: Role, replica: int) -> None:
         clock, output = Stopwatch(f"{role.name}[{replica}]"), "ab".index(role.name)
-        for number in range(1, times * role.of + 1):
+        for number in range(1, times * role.lanes_per_replica + 1):
             # A count, and a number that tells reports apart.
             ledger.report(role, replica, number, {output: np.array([1, 10**replica * number])}, clock, (number,))
 
@@ -400,10 +400,13 @@ def test_a_ledger_puts_every_report_into_one_row(
 
 def check_rows(rows: list[Any], roles: tuple[Role, ...], times: int, in_lanes: bool) -> None:
     for role in roles:
-        count, all_replicas = role.replicas * role.of, sum(10**replica for replica in range(role.replicas))
+        count, all_replicas = (
+            role.replicas * role.lanes_per_replica,
+            sum(10**replica for replica in range(role.replicas)),
+        )
         found = [row[role.name].tolist() for row in rows]
         assert [each[0] for each in found] == [count] * times
-        assert sum(each[1] for each in found) == all_replicas * sum(range(1, times * role.of + 1))
+        assert sum(each[1] for each in found) == all_replicas * sum(range(1, times * role.lanes_per_replica + 1))
         if not in_lanes:
             assert [each[1] for each in found] == [all_replicas * number for number in range(1, times + 1)]
 

@@ -38,7 +38,7 @@ from weft.envs.world import World
 from weft.envs.wrappers.wrapped import Layer, Wrapped, WrappedState, over
 from weft.errors import WeftError
 from weft.fragments import replica
-from weft.graph.marks import calls
+from weft.graph.marks import count_calls
 from weft.graph.trace import trace
 from weft.host import host_call, new_token, objects
 
@@ -150,12 +150,12 @@ class Record(Layer):
 def _steps(algo: Algorithm, world: World) -> int:
     """How many steps each environment takes in an iteration."""
     jaxpr = trace(algo.settle(asynchronous=False), world(algo.num_envs)).jaxpr.jaxpr
-    if (found := calls(jaxpr, "env.episodes")) != 1:
+    if (found := count_calls(jaxpr, "env.episodes")) != 1:
         raise WeftError(
             f"{name_of(algo)} calls env.episodes {found} times in an iteration: to record what is played, it "
             "must be called once, after all steps"
         )
-    return calls(jaxpr, "env")
+    return count_calls(jaxpr, "env")
 
 
 def _record(layer: Record, token: np.ndarray, row: np.ndarray, count: np.ndarray, steps: Steps) -> tuple[()]:

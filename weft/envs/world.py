@@ -18,7 +18,7 @@ from weft.envs.registry import EnvSpec
 from weft.envs.timestep import Env
 from weft.envs.wrappers import wrap
 from weft.errors import WeftError
-from weft.modules import find
+from weft.modules import import_attribute
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class World:
 
 def _made(source: EnvSpec, num_envs: int, options: tuple[tuple[str, Any], ...]) -> Env:
     if isinstance(source, str) and source.partition(":")[0] not in registry.ADAPTERS:
-        source = find(source, "your own environment")
+        source = import_attribute(source, "your own environment")
     if isinstance(source, str) or not _takes_a_number(source):
         return registry.make(source, num_envs, **dict(options))
     if options:

@@ -23,18 +23,18 @@ import numpy as np
 
 from weft.errors import WeftError, listed, nearest
 from weft.graph.graph import Graph, Node, Value
-from weft.graph.marks import Mark, mark_of, marks_in, placed_as, scan_shape, token_place
+from weft.graph.marks import Mark, mark_of, marks_in, placed_role, scan_shape, token_index
 from weft.graph.trace import Trace
 from weft.layout.layout import Layout
 
 
-def build(trace: Trace, layout: Layout) -> Graph:
+def build_graph(trace: Trace, layout: Layout) -> Graph:
     """The graph of a traced loop, with the layout's roles on its nodes."""
     _check_names(layout, trace.fragments)
-    return lift(trace.jaxpr, trace.state_names, layout)
+    return graph_from_jaxpr(trace.jaxpr, trace.state_names, layout)
 
 
-def lift(closed: Any, names: Sequence[str], layout: Layout) -> Graph:
+def graph_from_jaxpr(closed: Any, names: Sequence[str], layout: Layout) -> Graph:
     """The graph of any closed jaxpr, with names for its inputs."""
     inputs = tuple(Value(aval, name) for aval, name in zip(closed.in_avals, names, strict=True))
     scope = _Lift(layout)
@@ -129,7 +129,7 @@ class _Lift:
 
     def host(self, mark: Mark, eqn: Any, inputs: Any, owner: str | None) -> tuple[Value, ...]:
         """A call of host code; where it needs no order, its token is counted beside it, and waited for by nobody."""
-        place = token_place(eqn) if owner and self.layout.role(owner).apart else None
+        place = token_index(eqn) if owner and self.layout.role(owner).apart else None
         token, given = None, inputs
         if place is not None:
             token = inputs[place]
@@ -189,8 +189,8 @@ class _Lift:
         if self.settled and not makers and any(role.replicas > 1 for role in self.layout.roles):
             raise WeftError("a merge outside any fragment, of values that no role made: merge where they are used")
         merger = next(iter(replicated), None)
-        taker = self.layout.taker
-        return taker.name if merger and taker and self.layout.role(merger).in_lane else merger
+        consumer = self.layout.consumer
+        return consumer.name if merger and consumer and self.layout.role(merger).in_lane else merger
 
     def made_by(self, values: Any) -> frozenset[str]:
         return frozenset().union(*(self.sources.get(value, frozenset()) for value in values))
@@ -233,10 +233,10 @@ class _Lift:
     def role_of(self, mark: Mark, eqn: Any) -> str | None:
         """The role that runs a fragment: by its name, or as one of the rest if nothing inside it has a name here."""
         placement = self.layout.placement
-        if role := placed_as(mark.name, placement):
+        if role := placed_role(mark.name, placement):
             return role
         inner = {other.name for other in marks_in(eqn) if other.kind == "fragment"} - {mark.name}
-        return None if any(placed_as(name, placement) for name in inner) else placement.get("*")
+        return None if any(placed_role(name, placement) for name in inner) else placement.get("*")
 
     def interrupts(self, eqn: Any, roles: frozenset[str]) -> bool:
         """Whether an equation holds what no compiled run can: host code, or a merge with other replicas."""

@@ -36,7 +36,7 @@ def marks_in(eqn: Any) -> frozenset[Mark]:
     return inner | {own} if own else inner
 
 
-def placed_as(name: str, placement: Mapping[str, str]) -> str | None:
+def placed_role(name: str, placement: Mapping[str, str]) -> str | None:
     """The role that runs a fragment: by its own name, or by the longest dotted prefix of it that is placed."""
     while name:
         if name in placement:
@@ -45,7 +45,7 @@ def placed_as(name: str, placement: Mapping[str, str]) -> str | None:
     return None
 
 
-def calls(jaxpr: Any, name: str) -> int:
+def count_calls(jaxpr: Any, name: str) -> int:
     """How often one run of a jaxpr calls the fragment `name`; loops count by their length.
 
     A call within a call of the same name is part of it: a wrapped environment is stepped once.
@@ -53,13 +53,13 @@ def calls(jaxpr: Any, name: str) -> int:
     return sum(_calls(eqn, name) for eqn in jaxpr.eqns)
 
 
-def fragment_calls(eqn: Any, times: int) -> Counter[str]:
+def count_fragment_calls(eqn: Any, times: int) -> Counter[str]:
     """How often an equation calls each fragment, counting only the outermost of nested ones."""
     mark = mark_of(eqn)
     if mark and mark.kind == "fragment":
         return Counter({mark.name: times})
     inner = times * eqn.params["length"] if eqn.primitive.name == "scan" else times
-    parts = [fragment_calls(e, inner) for part in jex.jaxprs_in_params(eqn.params) for e in part.eqns]
+    parts = [count_fragment_calls(e, inner) for part in jex.jaxprs_in_params(eqn.params) for e in part.eqns]
     return sum(parts, Counter())
 
 
@@ -71,7 +71,7 @@ def scan_shape(eqn: Any) -> tuple[int, int]:
     return len(consts), len(carry)
 
 
-def closed_parts(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def jaxpr_params(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The parameters of an equation that hold closed jaxprs, as (name, jaxpr or tuple of them)."""
     for key, value in params.items():
         if (
@@ -100,7 +100,7 @@ def host_function(eqn: Any) -> Callable[..., Sequence[Any]]:
     return function
 
 
-def token_place(eqn: Any) -> int | None:
+def token_index(eqn: Any) -> int | None:
     """Which operand of an equation marked as host code is its token; None if its first result is not the next one."""
     body = eqn.params["jaxpr"].jaxpr
     (call,) = body.eqns
@@ -120,4 +120,4 @@ def _calls(eqn: Any, name: str) -> int:
     if mark_of(eqn) == Mark("fragment", name):
         return 1
     times = eqn.params["length"] if eqn.primitive.name == "scan" else 1
-    return times * sum(calls(part, name) for part in jex.jaxprs_in_params(eqn.params))
+    return times * sum(count_calls(part, name) for part in jex.jaxprs_in_params(eqn.params))

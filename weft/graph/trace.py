@@ -17,7 +17,7 @@ from jax.tree_util import keystr, tree_flatten_with_path
 from weft.algorithm import Algorithm, Phase
 from weft.envs.timestep import Env
 from weft.errors import WeftError
-from weft.graph.marks import calls, marks_in
+from weft.graph.marks import count_calls, marks_in
 from weft.metrics import Mean
 
 
@@ -44,7 +44,7 @@ class Trace:
     @property
     def steps_per_iteration(self) -> int:
         """Environment steps in one iteration, over all environments of this trace."""
-        return self.batch * calls(self.jaxpr.jaxpr, "env") // self.length
+        return self.batch * count_calls(self.jaxpr.jaxpr, "env") // self.length
 
 
 def trace(algo: Algorithm, env: Env, length: int = 1, phase: Phase = "step") -> Trace:
@@ -68,7 +68,7 @@ def trace(algo: Algorithm, env: Env, length: int = 1, phase: Phase = "step") -> 
     )
 
 
-def recording(algo: Algorithm) -> tuple[Algorithm, set[str]]:
+def record_reads(algo: Algorithm) -> tuple[Algorithm, set[str]]:
     """A copy of an algorithm that notes which of its settings are read."""
     reads: set[str] = set()
     names = {field.name for field in fields(algo)}
@@ -90,7 +90,7 @@ def recording(algo: Algorithm) -> tuple[Algorithm, set[str]]:
     return copy, reads
 
 
-def refuse_unread(algo: Algorithm, reads: set[str]) -> None:
+def refuse_unread_settings(algo: Algorithm, reads: set[str]) -> None:
     """Fail if a setting was given another value than its default and then never read."""
     for field in fields(algo):
         default = field.default if field.default_factory is MISSING else field.default_factory()

@@ -1,80 +1,86 @@
-"""From the drafts of all roles to their programs: values grouped into messages, operations into runs.
+"""Assemble: from the drafts of all roles to their programs.
 
-Sends wait until their role is about to receive (or merge, loop, call host code): then all that is due to one receiver
-goes as one message, and everything in between is one run of device code.
+Input: drafts, which send and receive value by value. Output: programs, in which values are grouped into messages and
+operations into compiled segments. A send waits until its role is about to receive, merge, enter a loop or call host
+code. Then all values that are due to one receiver go as one message, and the operations since the last such point form
+one compiled segment.
 
-Why no deadlock: order all messages by the place of their sender's flush in the global program. A role waits only for a
-message whose values were made earlier in that order than anything the role itself still owes to the sender's side of
-it; between making a value and sending it a role receives nothing. So of all the parties that wait, the one waiting for
-the earliest message always gets it. Bounded streams do not change this: a full stream waits for a receipt of an earlier
-step.
-"""
+Why there is no deadlock: order all messages by the point of the global program at which their sender sends them.
+Between computing a value and sending it, a role receives nothing. So a role that waits for a message waits only for
+points that are earlier in this order than any message that the role itself still has to send. Among all roles that
+wait, the one that waits for the earliest message therefore receives it. Bounded streams change nothing: the sender to a
+full stream waits until the message of an earlier step is received."""
 
 from collections.abc import Iterable
 from dataclasses import replace
 
 from weft.graph.graph import Value
-from weft.project.emit import Draft, In, Item, Key, Out, Repeat
-from weft.project.program import Loop, Op, Program, Recv, Run, Send, Step, reads
+from weft.project.emit import Draft, DraftLoop, DraftStep, Incoming, Outgoing, ValueKey
+from weft.project.program import Compute, Loop, Op, Payloads, Program, Recv, Send, Step, values_read
+
+Messages = dict[tuple[str, str], dict[ValueKey, tuple[ValueKey, ...]]]
+"""By sender and receiver, for every value: the values of its message."""
 
 
 def assemble(drafts: Iterable[Draft]) -> dict[str, Program]:
-    """Group the values of all roles into messages and each role's operations into runs."""
+    """The programs of all roles, by role."""
     drafts = list(drafts)
-    messages: dict[tuple[str, str], dict[Key, tuple[Key, ...]]] = {}
-    for part in drafts:
-        _collect_messages(part.role, part.items, messages)
-    programs = {}
-    for part in drafts:
-        steps = _group(part.role, part.items, messages)
-        used = [value for step in steps for value in reads(step)] + list(part.outputs.values())
-        programs[part.role] = Program(part.role, part.inputs, part.outputs, _close(steps, set(used)), part.replica)
-    return programs
+    messages: Messages = {}
+    for draft in drafts:
+        _collect_messages(draft.role, draft.steps, messages)
+    return {draft.role: _assemble_program(draft, messages) for draft in drafts}
 
 
-def _collect_messages(role: str, items: list[Item], messages: dict) -> None:
-    """Which values travel together: all that are due to one receiver when their sender next turns to something else."""
-    due: dict[str, list[Key]] = {}
+def _assemble_program(draft: Draft, messages: Messages) -> Program:
+    steps = _group(draft.role, draft.steps, messages)
+    used = {value for step in steps for value in values_read(step)} | set(draft.outputs.values())
+    return Program(draft.role, draft.inputs, draft.outputs, _bind_segments(steps, used), draft.replica_index)
+
+
+def _collect_messages(role: str, steps: list[DraftStep], messages: Messages) -> None:
+    """Group the values that go to one receiver before their sender's next step that is not device code."""
+    due: dict[str, list[ValueKey]] = {}
 
     def flush() -> None:
-        for to, keys in due.items():
-            messages.setdefault((role, to), {}).update(dict.fromkeys(keys, tuple(keys)))
+        for dest, keys in due.items():
+            messages.setdefault((role, dest), {}).update(dict.fromkeys(keys, tuple(keys)))
         due.clear()
 
-    for item in items:
-        if isinstance(item, Out):
-            due.setdefault(item.to, []).append(item.key)
-        elif not isinstance(item, Op):
+    for step in steps:
+        if isinstance(step, Outgoing):
+            due.setdefault(step.dest, []).append(step.key)
+        elif not isinstance(step, Op):
             flush()
-        if isinstance(item, Repeat):
-            _collect_messages(role, item.items, messages)
+        if isinstance(step, DraftLoop):
+            _collect_messages(role, step.steps, messages)
     flush()
 
 
-def _group(role: str, items: list[Item], messages: dict) -> list[Step]:
-    """Steps: runs of operations, with sends before anything that may wait."""
+def _group(role: str, draft: list[DraftStep], messages: Messages) -> list[Step]:
+    """The steps of a program: compiled segments, each followed by its sends, and the steps that may wait."""
     steps: list[Step] = []
     ops: list[Op] = []
-    due: dict[str, list[Out]] = {}
-    expected = {(item.source, item.key): item for item in items if isinstance(item, In)}
-    received: set[tuple[str, Key]] = set()
+    due: dict[str, list[Outgoing]] = {}
+    expected = {(item.source, item.key): item for item in draft if isinstance(item, Incoming)}
+    received: set[tuple[str, ValueKey]] = set()
 
     def flush() -> None:
         if ops:
-            steps.append(Run(tuple(ops)))
-        for to, outs in due.items():
-            steps.append(Send(_label(role, to, outs[0].key), to, _transpose([out.parts for out in outs])))
+            steps.append(Compute(tuple(ops)))
+        for dest, values in due.items():
+            payloads = _payloads([value.slots for value in values])
+            steps.append(Send(_label(role, dest, values[0].key), dest, payloads))
         ops.clear()
         due.clear()
 
-    for item in items:
+    for item in draft:
         if isinstance(item, Op):
             ops.append(item)
-        elif isinstance(item, Out):
-            due.setdefault(item.to, []).append(item)
-        elif isinstance(item, In):
-            # What is due goes out at every receipt, needed or not, so that messages do not depend on how others group
-            # theirs.
+        elif isinstance(item, Outgoing):
+            due.setdefault(item.dest, []).append(item)
+        elif isinstance(item, Incoming):
+            # Send at every receive, even of a value that an earlier message brought: the messages of a sender must not
+            # depend on how other roles group theirs.
             known = (item.source, item.key) in received
             if due or not known:
                 flush()
@@ -82,50 +88,52 @@ def _group(role: str, items: list[Item], messages: dict) -> list[Step]:
                 continue
             keys = messages[item.source, role][item.key]
             received |= {(item.source, key) for key in keys}
-            parts = _transpose([expected[item.source, key].parts for key in keys])
-            steps.append(Recv(_label(item.source, role, keys[0]), item.source, parts))
+            payloads = _payloads([expected[item.source, key].slots for key in keys])
+            steps.append(Recv(_label(item.source, role, keys[0]), item.source, payloads))
+        elif isinstance(item, DraftLoop):
+            flush()
+            steps.append(replace(item.loop, body=tuple(_group(role, item.steps, messages))))
         else:
             flush()
-            repeat = isinstance(item, Repeat)
-            steps.append(replace(item.loop, body=tuple(_group(role, item.items, messages))) if repeat else item)
+            steps.append(item)
     flush()
     return steps
 
 
-def _label(source: str, to: str, key: Key) -> str:
-    return f"{source}->{to}:{key[0]}[{key[1]}]"
+def _label(source: str, dest: str, key: ValueKey) -> str:
+    return f"{source}->{dest}:{key[0]}[{key[1]}]"
 
 
-def _transpose(parts: list[tuple[Value | None, ...]]) -> tuple[tuple[Value | None, ...], ...]:
-    """From parts by value to parts by replica."""
-    return tuple(zip(*parts, strict=True))
+def _payloads(slots: list[tuple[Value | None, ...]]) -> Payloads:
+    """From the slots of each value to the slots of each replica."""
+    return tuple(zip(*slots, strict=True))
 
 
-def _close(steps: list[Step] | tuple[Step, ...], used: set[Value]) -> tuple[Step, ...]:
-    """Give every run its inputs, and as outputs what anything outside it uses."""
-    outside = used | {value for step in steps for value in _run_reads(step)}
-    return tuple(_closed(step, outside) for step in steps)
+def _bind_segments(steps: list[Step] | tuple[Step, ...], used: set[Value]) -> tuple[Step, ...]:
+    """Set the inputs of every compiled segment, and as its outputs the values that other steps use."""
+    outside = used | {value for step in steps for value in _external_reads(step)}
+    return tuple(_bind(step, outside) for step in steps)
 
 
-def _run_reads(step: Step) -> set[Value]:
+def _external_reads(step: Step) -> set[Value]:
     if isinstance(step, Loop):
-        return {value for inner in step.body for value in _run_reads(inner)} | set(reads(step))
-    return set(_run_inputs(step.ops)) if isinstance(step, Run) else set(reads(step))
+        return {value for inner in step.body for value in _external_reads(inner)} | set(values_read(step))
+    return set(_segment_inputs(step.ops)) if isinstance(step, Compute) else set(values_read(step))
 
 
-def _closed(step: Step, used: set[Value]) -> Step:
+def _bind(step: Step, used: set[Value]) -> Step:
     if isinstance(step, Loop):
-        return replace(step, body=tuple(_closed(inner, used) for inner in step.body))
-    if not isinstance(step, Run):
+        return replace(step, body=tuple(_bind(inner, used) for inner in step.body))
+    if not isinstance(step, Compute):
         return step
-    made = dict.fromkeys(value for op in step.ops for value in op.outputs)
-    return Run(step.ops, _run_inputs(step.ops), tuple(value for value in made if value in used))
+    results = dict.fromkeys(value for op in step.ops for value in op.outputs)
+    return Compute(step.ops, _segment_inputs(step.ops), tuple(value for value in results if value in used))
 
 
-def _run_inputs(ops: tuple[Op, ...]) -> tuple[Value, ...]:
-    made: set[Value] = set()
+def _segment_inputs(ops: tuple[Op, ...]) -> tuple[Value, ...]:
+    computed: set[Value] = set()
     inputs: dict[Value, None] = {}
     for op in ops:
-        inputs |= dict.fromkeys(value for value in op.inputs if value not in made and not value.is_const)
-        made.update(op.outputs)
+        inputs |= dict.fromkeys(value for value in op.inputs if value not in computed and not value.is_const)
+        computed.update(op.outputs)
     return tuple(inputs)

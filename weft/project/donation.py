@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from weft.graph.graph import Value
-from weft.project.program import Host, Loop, Merge, Program, Recv, Run, Send, Step
+from weft.project.program import Compute, HostCall, Loop, Merge, Program, Recv, Send, Step
 
 Scope = tuple[Step, ...]
 
 
-def find_donations(program: Program) -> dict[Run, frozenset[Value]]:
+def find_donations(program: Program) -> dict[Compute, frozenset[Value]]:
     """For every run of a program, the inputs that it may overwrite."""
     facts = _Facts()
     facts.program(program)
@@ -36,12 +36,12 @@ class _Facts:
     passed_on: Counter[Value] = field(default_factory=Counter)
     bound: dict[Value, set[int]] = field(default_factory=dict)
     readers: dict[Value, list[tuple[Scope, int]]] = field(default_factory=dict)
-    runs: list[tuple[Run, Scope]] = field(default_factory=list)
+    runs: list[tuple[Compute, Scope]] = field(default_factory=list)
 
     def program(self, program: Program) -> None:
         self.scope(program.steps)
-        self.seen_elsewhere.add(program.replica)
-        self.seen_elsewhere.update(program.outputs[leaf] for leaf in program.writes)
+        self.seen_elsewhere.add(program.replica_index)
+        self.seen_elsewhere.update(program.outputs[leaf] for leaf in program.register_writes)
         for leaf, value in program.inputs.items():
             self.bind(value, program.steps)
             if leaf in program.outputs:
@@ -56,30 +56,30 @@ class _Facts:
     def scope(self, steps: Scope) -> None:
         for position, step in enumerate(steps):
             match step:
-                case Run():
+                case Compute():
                     self.runs.append((step, steps))
                     for value in step.inputs:
                         self.readers.setdefault(value, []).append((steps, position))
                     for value in step.outputs:
                         self.bind(value, steps)
                 case Send() | Recv():
-                    self.seen_elsewhere.update(value for part in step.parts for value in part if value is not None)
-                case Merge() | Host():
+                    self.seen_elsewhere.update(value for part in step.payloads for value in part if value is not None)
+                case Merge() | HostCall():
                     self.seen_elsewhere.update((*step.inputs, *step.outputs))
                 case Loop():
                     self.loop(step, steps, position)
 
     def loop(self, loop: Loop, steps: Scope, position: int) -> None:
         self.seen_elsewhere.update([loop.index, *(value for pair in loop.stacks for value in pair)])
-        self.copies += [(source, slot) for slot, source in (*loop.starts, *loop.moves, *loop.ends)]
+        self.copies += [(source, slot) for slot, source in (*loop.starts, *loop.updates, *loop.results)]
         for slot, source in loop.starts:
             self.bind(slot, loop.body)
             self.passed_on[source] += 1
             self.starts[source] = (steps, position)
-        for slot, _ in loop.ends:
+        for slot, _ in loop.results:
             self.bind(slot, steps)
         # A value that is both moved on and given out at the end lives on in one of the two only.
-        moved, ended = ([source for _, source in pairs] for pairs in (loop.moves, loop.ends))
+        moved, ended = ([source for _, source in pairs] for pairs in (loop.updates, loop.results))
         for source in {*moved, *ended}:
             for _ in range(max(moved.count(source), ended.count(source))):
                 self.pass_on(source, loop.body)
@@ -119,7 +119,7 @@ class _Facts:
             return early and self.bound.get(value) == {id(scope)}
         return value not in self.ends or self.bound.get(value) == {id(self.ends[value])}
 
-    def last_read(self, run: Run, scope: Scope) -> set[Value]:
+    def last_read(self, run: Compute, scope: Scope) -> set[Value]:
         """The inputs that only this run reads, that are not passed on, and that are bound anew before it runs again."""
         return {
             value
@@ -128,7 +128,7 @@ class _Facts:
         }
 
 
-def _fitting(run: Run, values: set[Value]) -> frozenset[Value]:
+def _fitting(run: Compute, values: set[Value]) -> frozenset[Value]:
     """Those that some output of the run can take the place of."""
     places = Counter(_type(value) for value in run.outputs)
     fitting = []

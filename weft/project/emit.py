@@ -1,9 +1,9 @@
-"""From a graph and its needs to one role's part of the program.
+"""Emit: from the graph and its demand to a draft of each role's program.
 
-A role goes through the global program in order and keeps its own part: what it runs, and the glue that it needs, put
-off until something of its own uses it. A value from elsewhere is received when it is first used. What comes out is a
-draft: its exchanges are still value by value (see `assemble`).
-"""
+Input: the whole graph, the demand, and a function that gives the link of every value that crosses. Output: a draft,
+which is one role's part of the graph in program order. A role runs its own nodes and the glue that it needs. Glue and
+receives are deferred until a step of the role uses their value. A draft sends and receives value by value; `assemble`
+groups the values into messages and the operations into compiled segments."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -13,41 +13,43 @@ import jax
 from weft.graph.graph import Graph, Node, Value, walk
 from weft.graph.marks import host_function
 from weft.layout.layout import Role
+from weft.project.demand import Demand
 from weft.project.links import Link, is_key
-from weft.project.needs import Needs
-from weft.project.program import Host, Loop, Merge, Op
+from weft.project.program import HostCall, Loop, Merge, Op
 
-Key = tuple[str, int]
-Linked = Callable[[Key, str, str], Link]
-
-
-@dataclass(frozen=True, eq=False)
-class Out:
-    """A value due to another role, one part for each of its replicas that this one serves."""
-
-    key: Key
-    to: str
-    parts: tuple[Value, ...]
+ValueKey = tuple[str, int]
+"""The key of a node and the index of one of its outputs. It names the same value in traces of all sizes."""
+FindLink = Callable[[ValueKey, str, str], Link]
+"""The link of a value from one role to another."""
 
 
 @dataclass(frozen=True, eq=False)
-class In:
-    """A value due from another role, one part from each of its replicas that serve this one."""
+class Outgoing:
+    """A value to send to another role, as one slot for each replica of it that this one is linked to."""
 
-    key: Key
+    key: ValueKey
+    dest: str
+    slots: tuple[Value, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Incoming:
+    """A value to receive from another role, as one slot for each replica of it that this one is linked to."""
+
+    key: ValueKey
     source: str
-    parts: tuple[Value | None, ...]
+    slots: tuple[Value | None, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Repeat:
-    """A loop whose body is not yet grouped into steps."""
+class DraftLoop:
+    """A loop whose body is still a draft."""
 
     loop: Loop
-    items: list["Item"]
+    steps: list["DraftStep"]
 
 
-Item = Op | Out | In | Merge | Host | Repeat
+DraftStep = Op | Outgoing | Incoming | Merge | HostCall | DraftLoop
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,161 +59,173 @@ class Draft:
     role: str
     inputs: dict[int, Value]
     outputs: dict[int, Value]
-    items: list[Item]
-    replica: Value
+    steps: list[DraftStep]
+    replica_index: Value
 
 
-def draft(role: Role, graph: Graph, needs: Needs, linked: Linked) -> Draft:
-    """One role's part of a whole program."""
-    replica = Value(jax.typeof(jax.numpy.int32(0)), "replica")
-    scope = _Scope(role, needs, linked, replica)
-    scope.nodes(graph)
-    mine = {
-        i: out
-        for i, out in enumerate(graph.outputs)
-        if role.name in needs.makers[out] or out in needs.needed[role.name]
+def draft_program(role: Role, graph: Graph, demand: Demand, find_link: FindLink) -> Draft:
+    """One role's part of a whole graph."""
+    replica_index = Value(jax.typeof(jax.numpy.int32(0)), "replica")
+    scope = _Scope(role, demand, find_link, replica_index)
+    scope.emit(graph)
+    own_outputs = {
+        index: output
+        for index, output in enumerate(graph.outputs)
+        if role.name in demand.producers[output] or output in demand.needed[role.name]
     }
-    outputs = dict(zip(mine, scope.touch(mine.values(), solid=True), strict=True))
-    inputs = {index: value for index, value in enumerate(graph.inputs) if value in needs.needed[role.name]}
-    return Draft(role.name, inputs, outputs, scope.items, replica)
+    outputs = dict(zip(own_outputs, scope.resolve(own_outputs.values(), as_arrays=True), strict=True))
+    inputs = {index: value for index, value in enumerate(graph.inputs) if value in demand.needed[role.name]}
+    return Draft(role.name, inputs, outputs, scope.steps, replica_index)
 
 
 @dataclass
 class _Scope:
-    """The items of one role in one scope, as its nodes are gone through."""
+    """Collects the draft of one role for one scope: the whole graph, or the body of a loop."""
 
     role: Role
-    needs: Needs
-    linked: Linked
-    replica: Value
-    renamed: dict[Value, Value] = field(default_factory=dict)
-    items: list[Item] = field(default_factory=list)
-    late: dict[Value, Callable[[], None]] = field(default_factory=dict)
+    demand: Demand
+    find_link: FindLink
+    replica_index: Value
+    aliases: dict[Value, Value] = field(default_factory=dict)
+    """By value of the graph: the slot that holds it, where that is another value."""
+    steps: list[DraftStep] = field(default_factory=list)
+    deferred: dict[Value, Callable[[], None]] = field(default_factory=dict)
+    """By value: the function that emits the steps which produce it. Values of one node share the function."""
 
-    def nodes(self, graph: Graph) -> None:
+    def emit(self, graph: Graph) -> None:
         for node in graph.nodes:
             if node.body is not None:
-                self.loop(node, node.body)
+                self.emit_loop(node, node.body)
             elif node.role == self.role.name:
-                self.own(node)
-            elif node.role is None and self.needs.needed[self.role.name].intersection(node.outputs):
-                self.put_off(node.outputs, lambda node=node: self.equation(node))
-            self.exchange(node)
+                self.emit_own(node)
+            elif node.role is None and self.demand.needed[self.role.name].intersection(node.outputs):
+                self.defer(node.outputs, lambda node=node: self.emit_equation(node))
+            self.emit_crossings(node)
 
-    def own(self, node: Node) -> None:
+    def emit_own(self, node: Node) -> None:
         if node.kind == "merge" and self.role.replicas > 1:
-            inputs = self.touch(node.inputs, solid=True)
-            self.items.append(Merge(f"{self.role.name}:{node.key}", node.name, inputs, node.outputs))
+            inputs = self.resolve(node.inputs, as_arrays=True)
+            self.steps.append(Merge(f"{self.role.name}:{node.key}", node.name, inputs, node.outputs))
         elif node.kind == "host":
-            inputs = self.touch(node.inputs, solid=True)
-            self.items.append(Host(node.name, host_function(node.eqn), inputs, node.outputs))
+            inputs = self.resolve(node.inputs, as_arrays=True)
+            self.steps.append(HostCall(node.name, host_function(node.eqn), inputs, node.outputs))
         elif node.eqn is None:
-            self.renamed.update(zip(node.outputs, self.touch(node.inputs), strict=True))
+            self.aliases.update(zip(node.outputs, self.resolve(node.inputs), strict=True))
         else:
-            self.equation(node)
+            self.emit_equation(node)
 
-    def equation(self, node: Node) -> None:
-        self.items.append(Op("equation", self.touch(node.inputs), node.outputs, {"eqn": node.eqn}))
+    def emit_equation(self, node: Node) -> None:
+        self.steps.append(Op("equation", self.resolve(node.inputs), node.outputs, {"eqn": node.eqn}))
 
-    def exchange(self, node: Node) -> None:
-        """What goes out of a node, or comes in from it."""
+    def emit_crossings(self, node: Node) -> None:
+        """Send the node's results that other roles need, or defer receiving those that this role needs."""
         for index, value in enumerate(node.outputs):
-            for to, source in self.needs.crossings.get(value, {}).items():
+            for dest, source in self.demand.crossings.get(value, {}).items():
                 if source == self.role.name:
-                    self.send(value, (node.key, index), to)
-                elif to == self.role.name:
-                    self.put_off((value,), lambda v=value, k=(node.key, index), s=source: self.receive(v, k, s))
+                    self.send(value, (node.key, index), dest)
+                elif dest == self.role.name:
+                    self.defer((value,), lambda v=value, k=(node.key, index), s=source: self.receive(v, k, s))
 
-    def send(self, value: Value, key: Key, to: str) -> None:
-        link = self.linked(key, self.role.name, to)
-        (value,) = self.touch((value,), solid=True)
-        parts = (value,) * (link.fan if link.how == "broadcast" else 1)
-        if link.how == "scatter":
-            parts = _shares(value, link)
-            self.items.append(Op("split", (value,), parts, {"axis": link.axis, "parts": link.fan}))
-        self.items.append(Out(key, to, parts))
+    def send(self, value: Value, key: ValueKey, dest: str) -> None:
+        link = self.find_link(key, self.role.name, dest)
+        (value,) = self.resolve((value,), as_arrays=True)
+        slots = (value,) * (link.fan if link.kind == "broadcast" else 1)
+        if link.kind == "scatter":
+            slots = _shares(value, link)
+            self.steps.append(Op("split", (value,), slots, {"axis": link.axis, "parts": link.fan}))
+        self.steps.append(Outgoing(key, dest, slots))
 
-    def receive(self, value: Value, key: Key, source: str) -> None:
-        link = self.linked(key, source, self.role.name)
-        if link.how == "gather":
-            parts = _shares(value, link)
-            self.items += [In(key, source, parts), Op("join", parts, (value,), {"axis": link.axis})]
-        elif link.how == "merge":
-            parts = tuple(_fresh(value, f"{value.name} ({part} of {link.fan})") for part in range(link.fan))
-            self.items += [In(key, source, parts), Op("merge", parts, (value,), {"operation": link.operation})]
-        elif link.how == "broadcast" and is_key(value.aval):
-            raw = _fresh(value, value.name)
-            self.items += [In(key, source, (raw,)), Op("fold", (raw, self.replica), (value,))]
+    def receive(self, value: Value, key: ValueKey, source: str) -> None:
+        link = self.find_link(key, source, self.role.name)
+        if link.kind == "gather":
+            slots = _shares(value, link)
+            self.steps += [Incoming(key, source, slots), Op("join", slots, (value,), {"axis": link.axis})]
+        elif link.kind == "merge":
+            slots = tuple(_slot(value, f"{value.name} ({index} of {link.fan})") for index in range(link.fan))
+            merge = Op("merge", slots, (value,), {"operation": link.operation})
+            self.steps += [Incoming(key, source, slots), merge]
+        elif link.kind == "broadcast" and is_key(value.aval):
+            raw = _slot(value, value.name)
+            self.steps += [Incoming(key, source, (raw,)), Op("fold", (raw, self.replica_index), (value,))]
         else:
-            ignored = (None,) * (link.fan - 1 if link.how == "first" else 0)
-            self.items.append(In(key, source, (value, *ignored)))
+            ignored = (None,) * (link.fan - 1 if link.kind == "first" else 0)
+            self.steps.append(Incoming(key, source, (value, *ignored)))
 
-    def loop(self, node: Node, body: Graph) -> None:
-        """This role's part of a shared loop: the same number of steps over its own projection of the body."""
-        me, inner = self.role.name, self.needs.bodies[node]
-        made = [i for i, output in enumerate(node.outputs) if me in self.needs.makers.get(output, ())]
-        if not made and not inner.needed[me] and not any(part.role == me for part, _ in walk(body)):
+    def emit_loop(self, node: Node, body: Graph) -> None:
+        """This role's part of a shared loop: the same number of steps, with the role's part of the body."""
+        role, demand = self.role.name, self.demand.bodies[node]
+        produced = [i for i, output in enumerate(node.outputs) if role in self.demand.producers.get(output, ())]
+        if not produced and not demand.needed[role] and not any(inner.role == role for inner, _ in walk(body)):
             return
-        used = [index for index, value in enumerate(body.inputs) if value in inner.needed[me]]
-        outer = {index: self.ready(node.inputs[index], solid=index >= node.consts) for index in used}
-        scope = _Scope(self.role, inner, self.linked, self.replica)
+        scope = _Scope(self.role, demand, self.find_link, self.replica_index)
         index = Value(jax.typeof(jax.numpy.int32(0)), "step")
-        starts, held = [], {}
-        for position, value in outer.items():
-            inside = body.inputs[position]
-            if position < node.consts:
-                scope.renamed[inside] = value
-            elif position < node.consts + len(node.carried):
-                starts.append((inside, value))
-                held[position - node.consts] = inside
-            else:
-                take = Op("index", (value, index), (inside,))
-                scope.put_off((inside,), lambda take=take: scope.items.append(take))
-        scope.nodes(body)
-        stacked = [i for i in made if i not in node.carried]
-        collected = scope.touch([body.outputs[i] for i in stacked], solid=True)
-        held = {i: inside for i, inside in held.items() if not self.needs.terms.relax(me, inside)}
-        carried = [i for i in node.carried if i in held or i in made]
-        last = dict(zip(carried, scope.touch([body.outputs[i] for i in carried], solid=True), strict=True))
+        starts, carry_slots = self.enter_loop(node, body, scope, index)
+        scope.emit(body)
+        stacked = [i for i in produced if i not in node.carried]
+        collected = scope.resolve([body.outputs[i] for i in stacked], as_arrays=True)
+        updated = {i: slot for i, slot in carry_slots.items() if not self.demand.hints.is_stale_read(role, slot)}
+        carried = [i for i in node.carried if i in updated or i in produced]
+        last = dict(zip(carried, scope.resolve([body.outputs[i] for i in carried], as_arrays=True), strict=True))
         loop = Loop(
             length=node.length,
             reverse=node.eqn.params["reverse"],
             index=index,
             starts=tuple(starts),
-            moves=tuple((held[i], last[i]) for i in held),
-            ends=tuple((node.outputs[i], last[i]) for i in carried if i in made),
+            updates=tuple((slot, last[i]) for i, slot in updated.items()),
+            results=tuple((node.outputs[i], last[i]) for i in carried if i in produced),
             stacks=tuple(zip([node.outputs[i] for i in stacked], collected, strict=True)),
             body=(),
         )
-        self.items.append(Repeat(loop, scope.items))
+        self.steps.append(DraftLoop(loop, scope.steps))
 
-    def put_off(self, values: Iterable[Value], emit: Callable[[], None]) -> None:
-        self.late |= dict.fromkeys(values, emit)
+    def enter_loop(
+        self, node: Node, body: Graph, scope: "_Scope", index: Value
+    ) -> tuple[list[tuple[Value, Value]], dict[int, Value]]:
+        """Bind the inputs of a loop's body that this role needs: its carry as slots with a first value."""
+        needed = scope.demand.needed[self.role.name]
+        used = [position for position, value in enumerate(body.inputs) if value in needed]
+        outer = {position: self.resolve_one(node.inputs[position], position >= node.consts) for position in used}
+        starts: list[tuple[Value, Value]] = []
+        carry_slots: dict[int, Value] = {}
+        for position, value in outer.items():
+            inside = body.inputs[position]
+            if position < node.consts:
+                scope.aliases[inside] = value
+            elif position < node.consts + len(node.carried):
+                starts.append((inside, value))
+                carry_slots[position - node.consts] = inside
+            else:
+                row = Op("index", (value, index), (inside,))
+                scope.defer((inside,), lambda row=row: scope.steps.append(row))
+        return starts, carry_slots
 
-    def touch(self, values: Iterable[Value], *, solid: bool = False) -> tuple[Value, ...]:
-        """Make values available now; `solid` ones are arrays in their own right, even if constant."""
-        return tuple(self.ready(value, solid) for value in values)
+    def defer(self, values: Iterable[Value], emit: Callable[[], None]) -> None:
+        self.deferred |= dict.fromkeys(values, emit)
 
-    def ready(self, value: Value, solid: bool) -> Value:
-        if value.is_const and solid:
-            made = _fresh(value, value.name)
-            self.items.append(Op("constant", (value,), (made,)))
-            return made
-        if emit := self.late.get(value):
-            for done in [other for other, same in self.late.items() if same is emit]:
-                del self.late[done]
+    def resolve(self, values: Iterable[Value], *, as_arrays: bool = False) -> tuple[Value, ...]:
+        """The slots of some values, after the steps that produce them; `as_arrays` gives constants a slot, too."""
+        return tuple(self.resolve_one(value, as_arrays) for value in values)
+
+    def resolve_one(self, value: Value, as_array: bool) -> Value:
+        if value.is_const and as_array:
+            slot = _slot(value, value.name)
+            self.steps.append(Op("constant", (value,), (slot,)))
+            return slot
+        if emit := self.deferred.get(value):
+            for emitted in [other for other, same in self.deferred.items() if same is emit]:
+                del self.deferred[emitted]
             emit()
-        return self.ready(self.renamed[value], solid) if value in self.renamed else value
+        return self.resolve_one(self.aliases[value], as_array) if value in self.aliases else value
 
 
-def _fresh(value: Value, name: str) -> Value:
+def _slot(value: Value, name: str) -> Value:
     return Value(value.aval, name)
 
 
 def _shares(value: Value, link: Link) -> tuple[Value, ...]:
-    """The parts of a value along its batch axis."""
+    """Slots for the shares of a value along its batch axis."""
     assert link.axis is not None
     shape = list(value.shape)
     shape[link.axis] //= link.fan
     aval = value.aval.update(shape=tuple(shape))
-    return tuple(Value(aval, f"{value.name} ({part} of {link.fan})") for part in range(link.fan))
+    return tuple(Value(aval, f"{value.name} ({index} of {link.fan})") for index in range(link.fan))

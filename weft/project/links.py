@@ -1,7 +1,8 @@
-"""How a value goes from the replicas of one role to those of another: derived from its two shapes, never declared.
+"""Links: how a value gets from the replicas of one role to those of another.
 
-Each role's loop is traced at that role's share of the environments. A crossing value has a shape in the sender's trace
-and one in the receiver's; the axis in which they differ is its batch axis, along which shares are joined or split.
+The link is derived from the value's shapes and is never declared. The loop is traced for each role at that role's share
+of the batch, so a value that crosses has one shape in the sender's trace and one in the receiver's. The axis in which
+the two shapes differ is the value's batch axis, along which the value is gathered or scattered.
 """
 
 from dataclasses import dataclass
@@ -16,13 +17,15 @@ from weft.layout.layout import Role
 
 @dataclass(frozen=True)
 class Link:
-    """What happens to a value on its way, and how many replicas of the larger side there are to one of the smaller."""
+    """What happens to a value between two roles. Replicas are paired one to one, or one to `fan`."""
 
-    how: Literal["pair", "broadcast", "scatter", "gather", "first", "merge"]
+    kind: Literal["pair", "broadcast", "scatter", "gather", "first", "merge"]
     fan: int = 1
+    """The number of replicas on the larger side for each replica on the smaller side."""
     axis: int | None = None
+    """The batch axis along which the value is scattered or gathered."""
     operation: str = ""
-    """Of a merge: what becomes of the parts."""
+    """For a merge: `mean` or `sum`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +36,9 @@ class Edge:
     dest: str
     name: str
     times: int
-    """How often in one iteration."""
+    """The number of crossings in one iteration."""
     bytes: int
-    """Of one crossing, over all replicas of the receiver's side."""
+    """The size of one crossing, over all replicas of the receiver."""
     link: Link
     kind: Literal["stream", "register"] = "stream"
 
@@ -52,36 +55,38 @@ def link(
 ) -> Link:
     """The link for a value that has the shapes `avals` at the source and at the destination.
 
-    `batch` is the number of environments in all; `varying` says whether the source's replicas may hold different
-    values; `merge` is the operation by which the destination merges them, if it does.
+    `batch` is the total number of environments. `varying` tells whether the source's replicas may hold different
+    values. `merge` is the operation by which the destination merges these values, if it does.
     """
-    if source.shares == dest.shares:
+    sent, received = source.batch_divisor, dest.batch_divisor
+    if sent == received:
         return Link("pair")
-    if max(source.shares, dest.shares) % min(source.shares, dest.shares):
+    if max(sent, received) % min(sent, received):
         raise WeftError(
-            f"{name} goes from {source.shares} replicas of {source.name} to {dest.shares} of {dest.name}: "
-            "one of the two counts must divide the other"
+            f"{name} goes from {source.name}, which divides the batch by {sent}, to {dest.name}, which divides it by "
+            f"{received}: choose their replicas so that one of the two numbers divides the other"
         )
-    fan = max(source.shares, dest.shares) // min(source.shares, dest.shares)
-    axis = batch_axis(name, avals, (batch // source.shares, batch // dest.shares))
-    if source.shares < dest.shares:
+    fan = max(sent, received) // min(sent, received)
+    axis = batch_axis(name, avals, (batch // sent, batch // received))
+    if sent < received:
         return Link("broadcast" if axis is None else "scatter", fan, axis)
     if axis is None and merge:
         return Link("merge", fan, operation=merge)
     if axis is None and varying:
         raise WeftError(
-            f"{name} comes from {source.shares} replicas of {source.name} that may each have another value, it has no "
-            f"batch axis to join them along, and {dest.name} needs one: use all_mean or all_sum where it is made"
+            f"{name} may have a different value on each of the {sent} replicas of {source.name}, {dest.name} needs a "
+            "single one, and it has no batch axis to gather along: merge it with all_mean or all_sum where it is made"
         )
     return Link("first" if axis is None else "gather", fan, axis)
 
 
 def batch_axis(name: str, avals: tuple[Any, Any], sizes: tuple[int, int]) -> int | None:
-    """The axis in which two traces of a value differ; it must be the number of environments in each."""
+    """The axis in which the shapes of a value in two traces differ. Its size must be the number of environments."""
     shapes = avals[0].shape, avals[1].shape
     if len(shapes[0]) != len(shapes[1]):
         raise WeftError(
-            f"{name} has {len(shapes[0])} axes with {sizes[0]} environments and {len(shapes[1])} with {sizes[1]}"
+            f"{name} has {len(shapes[0])} axes with {sizes[0]} environments and {len(shapes[1])} with {sizes[1]}: "
+            "give it the same number of axes for any number of environments"
         )
     differing = [axis for axis, pair in enumerate(zip(*shapes, strict=True)) if pair[0] != pair[1]]
     if not differing:
@@ -95,7 +100,7 @@ def batch_axis(name: str, avals: tuple[Any, Any], sizes: tuple[int, int]) -> int
     if (shapes[0][axis], shapes[1][axis]) != sizes:
         raise WeftError(
             f"axis {axis} of {name} has {shapes[0][axis]} entries for {sizes[0]} environments: another axis is folded "
-            "into it, so shares cannot be joined in order; fold it in the fragment that uses the value"
+            "into it, so the shares cannot be gathered in order; fold it in the fragment that uses the value"
         )
     return axis
 

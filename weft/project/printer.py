@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from weft.graph.graph import walk as walk_nodes
-from weft.graph.marks import fragment_calls
+from weft.graph.marks import count_fragment_calls
 from weft.layout.layout import Role
 from weft.project.links import Edge
-from weft.project.program import Host, Loop, Merge, Recv, Run, Send, Step
+from weft.project.program import Compute, HostCall, Loop, Merge, Recv, Send, Step
 from weft.project.project import Projection
 
 Description = dict[str, Any]
@@ -23,7 +23,7 @@ def describe(projection: Projection) -> Description:
     """The roles, what each runs and holds, and every edge with its kind, rate and bytes."""
     return {
         "layout": projection.layout.name,
-        "environment steps per iteration": projection.whole.steps_per_iteration,
+        "environment steps per iteration": projection.trace.steps_per_iteration,
         "roles": [_role(projection, role) for role in projection.layout.roles],
         "edges": [_edge(edge) for edge in projection.edges],
     }
@@ -58,19 +58,19 @@ FORMATS: dict[str, Callable[[Description], str]] = {"text": as_text, "mermaid": 
 
 
 def _role(projection: Projection, role: Role) -> Description:
-    view, length = projection.views[role.name], projection.whole.length
+    view, length = projection.views[role.name], projection.trace.length
     calls: Counter[str] = Counter()
     for node, times in walk_nodes(view.graph):
         if node.role == role.name and node.kind not in ("glue", "host") and node.body is None:
             calls.update({node.name: times} if node.eqn is None else dict(_calls(node, times)))
-    names = projection.whole.state_names
+    names = projection.trace.state_names
     homes = [name for name, home in zip(names, projection.homes, strict=False) if home == role.name]
     return {
         "name": role.name,
         "replicas": role.replicas,
         "devices": role.devices,
         "on": list(role.on),
-        "takes": None if role.take is None else f"{role.take} of {role.of} lanes",
+        "takes": None if role.take is None else f"{role.take} of {role.lanes_per_replica} lanes",
         "batches": _batches(role),
         "runs": [f"{name} x{times // length}" if times > length else name for name, times in calls.items()],
         "home of": homes,
@@ -86,16 +86,16 @@ def _batches(role: Role) -> str | None:
 def _with_registers(projection: Projection, role: str, lines: list[Any]) -> list[Any]:
     """A role's program, with what it does between iterations."""
     program, layout = projection.programs[role], projection.layout
-    names = projection.whole.state_names
+    names = projection.trace.state_names
     first, last = [], []
     if layout.lanes and layout.role(role).in_lane:
         first = ["begin when what it had is taken" + _bound(layout.max_lag)]
     elif layout.role(role).take is not None:
-        first = [f"take {layout.role(role).take} of {layout.role(role).of} lanes"]
-    if program.reads:
-        first.append(f"read {_some([names[leaf] for leaf in sorted(program.reads)])} from the register")
-    if program.writes:
-        last = [f"write {_some([names[leaf] for leaf in sorted(program.writes)])} into the register"]
+        first = [f"take {layout.role(role).take} of {layout.role(role).lanes_per_replica} lanes"]
+    if program.register_reads:
+        first.append(f"read {_some([names[leaf] for leaf in sorted(program.register_reads)])} from the register")
+    if program.register_writes:
+        last = [f"write {_some([names[leaf] for leaf in sorted(program.register_writes)])} into the register"]
     if not first and not last:
         return lines
     inner = lines[-1] if lines and isinstance(lines[-1], list) else lines
@@ -108,7 +108,7 @@ def _bound(max_lag: int | None) -> str:
 
 def _calls(node: Any, times: int) -> Counter[str]:
     merge = {f"all_{node.name}": times} if node.kind == "merge" else {}
-    return Counter(merge) + fragment_calls(node.eqn, times)
+    return Counter(merge) + count_fragment_calls(node.eqn, times)
 
 
 def _edge(edge: Edge) -> Description:
@@ -119,7 +119,7 @@ def _edge(edge: Edge) -> Description:
         "kind": edge.kind,
         "rate": _rate(edge),
         "bytes": edge.bytes,
-        "replicas": edge.link.how,
+        "replicas": edge.link.kind,
         "axis": edge.link.axis,
     }
 
@@ -134,32 +134,32 @@ def _program(steps: tuple[Step, ...], *, top: bool = True) -> Iterator[Any]:
     """A role's program as lines; a loop is a line and the list of its lines."""
     for step in steps:
         match step:
-            case Run():
+            case Compute():
                 yield f"run {_run(step)}"
             case Send():
-                yield f"send {_values(step)} to {step.to}"
+                yield f"send {_values(step)} to {step.dest}"
             case Recv():
                 yield f"receive {_values(step)} from {step.source}"
             case Merge():
                 yield f"all_{step.operation} of {_count(len(step.inputs), 'value')} over replicas"
-            case Host():
+            case HostCall():
                 yield f"call host code {step.name}"
             case Loop():
                 yield "in every iteration" if top else f"repeat {step.length} times"
                 yield list(_program(step.body, top=False))
 
 
-def _run(run: Run) -> str:
+def _run(run: Compute) -> str:
     calls: Counter[str] = Counter()
     for op in run.ops:
         if op.kind == "equation":
-            calls += fragment_calls(op.params["eqn"], 1)
+            calls += count_fragment_calls(op.params["eqn"], 1)
     names = [name if times == 1 else f"{name} x{times}" for name, times in calls.items()]
     return ", ".join(names) or "glue"
 
 
 def _values(step: Send | Recv) -> str:
-    return _some([value.name for value in step.parts[0] if value is not None])
+    return _some([value.name for value in step.payloads[0] if value is not None])
 
 
 def _some(names: list[str]) -> str:

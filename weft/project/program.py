@@ -1,4 +1,10 @@
-"""A role's own program: runs of device code, and between them host code and what it exchanges with others."""
+"""The program of one role: what each replica of the role executes, step by step.
+
+A program is a tree of steps. `Compute` is a compiled segment of device code. Between compiled segments the executor
+calls Python (`HostCall`), exchanges messages with other roles (`Send`, `Recv`), merges values over the replicas of its
+own role (`Merge`) and repeats a body of steps (`Loop`). Steps pass arrays through slots: a slot is a `Value`, and every
+slot is written before it is read. Leaves of the state and outputs are identified by their index in the traced loop.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -7,12 +13,13 @@ from typing import Any
 from weft.graph.graph import Value
 from weft.graph.marks import marks_in
 
-Parts = tuple[tuple[Value | None, ...], ...]
+Payloads = tuple[tuple[Value | None, ...], ...]
+"""The slots of a message, for each replica at the other end. A received value without a slot (None) is ignored."""
 
 
 @dataclass(frozen=True, eq=False)
 class Op:
-    """One device operation: an equation of the loop, or part of the exchange around it (see `runtime.interpreter`)."""
+    """One device operation: an equation of the loop, or a conversion around a message (see `runtime.interpreter`)."""
 
     kind: str
     inputs: tuple[Value, ...]
@@ -21,8 +28,8 @@ class Op:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """Operations that become one XLA program."""
+class Compute:
+    """A compiled segment: operations that become one XLA program."""
 
     ops: tuple[Op, ...]
     inputs: tuple[Value, ...] = ()
@@ -31,20 +38,20 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Send:
-    """Hand a message to another role: `parts[k]` to the k-th of the replicas that this one serves."""
+    """Send a message to another role: `payloads[k]` goes to the k-th replica that this one is linked to."""
 
     message: str
-    to: str
-    parts: Parts
+    dest: str
+    payloads: Payloads
 
 
 @dataclass(frozen=True, eq=False)
 class Recv:
-    """Wait for a message of another role: `parts[k]` from the k-th of the replicas that serve this one."""
+    """Wait for a message from another role: `payloads[k]` comes from the k-th replica that this one is linked to."""
 
     message: str
     source: str
-    parts: Parts
+    payloads: Payloads
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,86 +65,93 @@ class Merge:
 
 
 @dataclass(frozen=True, eq=False)
-class Host:
-    """Call Python code with arrays."""
+class HostCall:
+    """Call a Python function with arrays."""
 
     name: str
-    call: Callable[..., Sequence[Any]]
+    function: Callable[..., Sequence[Any]]
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """Repeat the body. `starts` are pairs of a slot and its first value, `moves` its next, `ends` its last.
-
-    `stacks` are pairs of a result and the value that it collects from every step.
-    """
+    """Repeat the body `length` times. The fields below hold pairs of a slot and the value that is written to it."""
 
     length: int
     reverse: bool
     index: Value
+    """The slot of the step index."""
     starts: tuple[tuple[Value, Value], ...]
-    moves: tuple[tuple[Value, Value], ...]
-    ends: tuple[tuple[Value, Value], ...]
+    """Written before the first step: the carry."""
+    updates: tuple[tuple[Value, Value], ...]
+    """Written after every step: the carry."""
+    results: tuple[tuple[Value, Value], ...]
+    """Written after the last step."""
     stacks: tuple[tuple[Value, Value], ...]
+    """Written after the last step: the values of all steps, stacked along a new leading axis."""
     body: tuple["Step", ...]
 
 
-Step = Run | Send | Recv | Merge | Host | Loop
+Step = Compute | Send | Recv | Merge | HostCall | Loop
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """What one role does for a number of iterations: it starts with leaves of the state and ends with some outputs."""
+    """All steps of one role for a number of iterations, from leaves of the state to outputs of the traced loop."""
 
     role: str
     inputs: dict[int, Value]
+    """The slots of the state's leaves that the role starts from."""
     outputs: dict[int, Value]
+    """The slots of the outputs (state leaves, then metrics) that the role ends with."""
     steps: tuple[Step, ...]
-    replica: Value
-    reads: frozenset[int] = frozenset()
-    """The leaves that a register gives at the start of every iteration."""
-    writes: frozenset[int] = frozenset()
-    """The leaves that go into a register at the end of every iteration."""
+    replica_index: Value
+    """The slot of the replica's index."""
+    register_reads: frozenset[int] = frozenset()
+    """The leaves that are read from a register at the start of every iteration."""
+    register_writes: frozenset[int] = frozenset()
+    """The leaves that are written to a register at the end of every iteration."""
 
     @property
-    def exchanges(self) -> bool:
-        """Whether the program talks to any other party while it runs."""
+    def communicates(self) -> bool:
+        """Whether the program exchanges anything with other replicas or roles."""
         steps = (step for step, _ in walk(self.steps))
-        return bool(self.reads or self.writes) or any(isinstance(step, Send | Recv | Merge) for step in steps)
+        messages = any(isinstance(step, Send | Recv | Merge) for step in steps)
+        return messages or bool(self.register_reads or self.register_writes)
 
     @property
-    def interrupted(self) -> bool:
-        """Whether it is more than one compiled run."""
-        return self.exchanges or any(isinstance(step, Host) for step, _ in walk(self.steps))
+    def multi_segment(self) -> bool:
+        """Whether the program consists of more than one compiled segment."""
+        return self.communicates or any(isinstance(step, HostCall) for step, _ in walk(self.steps))
 
     @property
-    def asks_replica(self) -> bool:
-        """Whether some equation asks which replica runs it."""
-        ops = [op for step, _ in walk(self.steps) if isinstance(step, Run) for op in step.ops if op.kind == "equation"]
+    def depends_on_replica_index(self) -> bool:
+        """Whether some equation calls `replica()`."""
+        segments = [step for step, _ in walk(self.steps) if isinstance(step, Compute)]
+        ops = [op for segment in segments for op in segment.ops if op.kind == "equation"]
         return any(mark.kind == "replica" for op in ops for mark in marks_in(op.params["eqn"]))
 
 
 def walk(steps: tuple[Step, ...], times: int = 1) -> Iterator[tuple[Step, int]]:
-    """Every step of a program and of the loops inside it, with how often it is done."""
+    """Yields every step of a program and of the loops inside it, with the number of times that it is executed."""
     for step in steps:
         yield step, times
         if isinstance(step, Loop):
             yield from walk(step.body, times * step.length)
 
 
-def reads(step: Step) -> list[Value]:
-    """The values that a step looks up."""
+def values_read(step: Step) -> list[Value]:
+    """The slots that a step reads, those of a loop's body included."""
     match step:
-        case Run():
+        case Compute():
             return list(step.inputs)
         case Send():
-            return [value for part in step.parts for value in part if value is not None]
-        case Merge() | Host():
+            return [value for payload in step.payloads for value in payload if value is not None]
+        case Merge() | HostCall():
             return list(step.inputs)
         case Loop():
-            inner = [value for body_step in step.body for value in reads(body_step)]
-            return inner + [value for _, value in (*step.starts, *step.moves, *step.ends, *step.stacks)]
+            inner = [value for body_step in step.body for value in values_read(body_step)]
+            return inner + [value for _, value in (*step.starts, *step.updates, *step.results, *step.stacks)]
         case Recv():
             return []

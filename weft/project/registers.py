@@ -1,11 +1,14 @@
-"""Which edges of the state are registers.
+"""Registers: which leaves of the state a role reads stale instead of waiting for them.
 
-The state is what the training loop carries from one iteration to the next. Where a role starts from a leaf whose next
-value another role sends it, it must wait for that value at the end of its iteration. A layout may say that it need not:
-then the leaf is *relaxed* for the reader. It goes on with the newest value that there is, and nothing of it is left in
-the programs: the reader starts an iteration from what the register holds, and the maker puts there what it ends with.
+The training loop carries the state from one iteration to the next. If a role starts from a leaf and another role
+produces the leaf's next value, the first role would wait for that value at the end of its iteration. If the layout
+declares a register from the second role to the first, it does not: the reader starts each iteration from the latest
+published version (a stale read), and the writer publishes its value at the end of each of its own iterations. No
+message for that leaf remains in the programs.
 
-An edge within an iteration is never relaxed: its value answers something that was asked in that same iteration.
+Input: the demand without registers. Output: placement hints that name the stale reads and the register writes.
+Only values carried between iterations are read stale. A value that crosses within an iteration answers a request of
+that same iteration.
 """
 
 from collections.abc import Iterator
@@ -13,39 +16,39 @@ from dataclasses import replace
 
 from weft.graph.graph import Graph, Node, Value
 from weft.layout.layout import Layout
-from weft.project.needs import Needs, Terms
+from weft.project.demand import Demand, PlacementHints
 
 
-def relax(graph: Graph, needs: Needs, layout: Layout, leaves: int) -> Terms:
-    """The terms under which what registers give need not be waited for, and their makers end with it."""
-    relaxed = _relaxed(graph, needs, layout)
-    written: dict[str, frozenset[int]] = {}
-    for maker, reader in layout.registers:
-        read = frozenset(leaf for leaf in range(leaves) if graph.inputs[leaf] in relaxed[reader])
-        written[maker] = written.get(maker, frozenset()) | read
-    return replace(needs.terms, relaxed=relaxed, written=written)
+def find_stale_reads(graph: Graph, demand: Demand, layout: Layout, leaves: int) -> PlacementHints:
+    """Placement hints for the layout's registers; `leaves` is the number of leaves of the state."""
+    stale_reads = _stale_reads(graph, demand, layout)
+    register_writes: dict[str, frozenset[int]] = {}
+    for writer, reader in layout.registers:
+        read = frozenset(leaf for leaf in range(leaves) if graph.inputs[leaf] in stale_reads[reader])
+        register_writes[writer] = register_writes.get(writer, frozenset()) | read
+    return replace(demand.hints, stale_reads=stale_reads, register_writes=register_writes)
 
 
-def _relaxed(graph: Graph, needs: Needs, layout: Layout) -> dict[str, frozenset[Value]]:
+def carries_received(node: Node, body: Graph, demand: Demand, edge: tuple[str, str]) -> Iterator[int]:
+    """The indices of a loop's carry whose next value the reader receives from the writer, directly or through glue."""
+    writer, reader = edge
+    received = {value for value, receivers in demand.crossings.items() if receivers.get(reader) == writer}
+    for inner in body.nodes:
+        if inner.role is None and inner.body is None and received.intersection(inner.inputs):
+            received.update(inner.outputs)
+    for index in node.carried:
+        if body.outputs[index] in received and body.inputs[node.consts + index] in demand.needed[reader]:
+            yield index
+
+
+def _stale_reads(graph: Graph, demand: Demand, layout: Layout) -> dict[str, frozenset[Value]]:
     return {
         reader: frozenset(
             value
             for node in graph.nodes
             if node.body is not None
-            for index in late_carries(node, node.body, needs.bodies[node], (maker, reader))
+            for index in carries_received(node, node.body, demand.bodies[node], (writer, reader))
             for value in (node.inputs[node.consts + index], node.body.inputs[node.consts + index])
         )
-        for maker, reader in layout.registers
+        for writer, reader in layout.registers
     }
-
-
-def late_carries(node: Node, body: Graph, needs: Needs, edge: tuple[str, str]) -> Iterator[int]:
-    """What is carried to the next step whose value comes to the reader from the maker, itself or by way of glue."""
-    maker, reader = edge
-    late = {value for value, receivers in needs.crossings.items() if receivers.get(reader) == maker}
-    for inner in body.nodes:
-        if inner.role is None and inner.body is None and late.intersection(inner.inputs):
-            late.update(inner.outputs)
-    for index in node.carried:
-        if body.outputs[index] in late and body.inputs[node.consts + index] in needs.needed[reader]:
-            yield index

@@ -2,7 +2,7 @@
 
 In the state there is only its name: the table itself belongs to the run, one for each replica of the role that it is
 placed on. Its functions are host code, so they may be called by whoever inserts, whoever samples and whoever changes
-priorities at the same time, if the layout lets them (see `weft.project.strands`).
+priorities at the same time, if the layout lets them (see `weft.project.subroles`).
 """
 
 from dataclasses import dataclass, replace

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from weft.project.program import Run
+from weft.project.program import Compute
 from weft.runtime.channel import RunControl, Stopwatch
 from weft.runtime.compile import compiler_options, compute_function
 from weft.runtime.devices import Devices
@@ -48,7 +48,7 @@ class BatchedCompute:
 
 
 def compile_batched(
-    run: Run,
+    run: Compute,
     context: ReplicaContext,
     devices: Devices,
     shared: Sequence[bool],

@@ -12,7 +12,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from weft.graph.graph import Value
 from weft.project.donation import find_donations
-from weft.project.program import Program, Run
+from weft.project.program import Compute, Program
 from weft.runtime.devices import AXIS, Devices
 from weft.runtime.interpreter import ReplicaContext, eval_op
 
@@ -25,7 +25,7 @@ ONE_DEVICE = Devices()
 
 def compile_program(
     program: Program, context: ReplicaContext, devices: Devices = ONE_DEVICE
-) -> dict[Run, Callable[..., Any]]:
+) -> dict[Compute, Callable[..., Any]]:
     """An executable for every run of a program, which overwrites those of its inputs that nobody needs any more."""
     donated = find_donations(program)
     options = compiler_options(context)
@@ -38,7 +38,7 @@ def compiler_options(context: ReplicaContext) -> dict[str, Any] | None:
 
 
 def lower_compute(
-    run: Run, context: ReplicaContext, donate: frozenset[Value] = frozenset(), devices: Devices = ONE_DEVICE
+    run: Compute, context: ReplicaContext, donate: frozenset[Value] = frozenset(), devices: Devices = ONE_DEVICE
 ) -> Any:
     """A run as a lowered JAX program."""
     function, mesh = compute_function(run, context), devices.mesh
@@ -55,7 +55,7 @@ def lower_compute(
     return jax.jit(function, donate_argnums=donated, keep_unused=True, **placed).lower(*avals)
 
 
-def compute_function(run: Run, context: ReplicaContext) -> Callable[..., list[Any]]:
+def compute_function(run: Compute, context: ReplicaContext) -> Callable[..., list[Any]]:
     """A run as a plain function of its inputs."""
 
     def function(*inputs: Any) -> list[Any]:

@@ -15,7 +15,7 @@ import numpy as np
 from weft.algorithm import Algorithm, Phase, name_of
 from weft.envs.world import EnvSpec, World
 from weft.errors import WeftError, unknown
-from weft.graph.trace import recording, refuse_unread
+from weft.graph.trace import record_reads, refuse_unread_settings
 from weft.host import own_objects
 from weft.layout import catalogue
 from weft.layout.layout import Layout
@@ -91,11 +91,11 @@ class Plan:
 
     def project(self, length: int = 1, phase: Phase = "step") -> Projection:
         """The projection of `length` iterations, refused if a setting was given that nothing reads."""
-        algo, reads = recording(self.algo)
+        algo, reads = record_reads(self.algo)
         projection = project(algo, self.env_of, self.layout, length, phase)
         if algo.warm_up_iterations and phase == "step":
             jax.eval_shape(lambda: algo.warm_up(env := self.env_of(algo.num_envs), algo.init(env, jax.random.key(0))))
-        refuse_unread(self.algo, reads)
+        refuse_unread_settings(self.algo, reads)
         return projection
 
     def warm_up(self, iterations: int) -> list[Part]:
@@ -106,7 +106,7 @@ class Plan:
     def divide(self, one: Projection, iterations: int, at_once: int, phase: Phase = "step") -> list[Part]:
         """What to go through and how often, with at most `at_once` iterations in a dispatch; `one` is one of them."""
         # Iterations that nothing interrupts are one dispatch: few enough to follow the run, many enough to be free.
-        length = 1 if one.interrupted else min(_length(iterations), max(1, at_once))
+        length = 1 if one.multi_segment else min(_length(iterations), max(1, at_once))
         parts = [(one if length == 1 else self.project(length, phase), iterations // length)]
         rest = iterations % length
         return [*parts, (self.project(rest, phase), 1)] if rest else parts
@@ -147,7 +147,7 @@ def train_in_memory(
         reporter = Reporter(iterations, steps_per_iteration, (returns, *observers), state_observers, compiled)
         for compiled_engine, times in engines:
             reporter.begun = reporter.done
-            length = compiled_engine.projection.whole.length
+            length = compiled_engine.projection.trace.length
             watch, due = partial(reporter, length), partial(reporter.due, length)
             state = compiled_engine.run(state, times, watch, due, reporter.meter)
         jax.block_until_ready(state)
@@ -258,7 +258,7 @@ def _refuse_nan(state: Any) -> None:
 def _divide(plan: Plan, steps: int, state_every: int) -> tuple[list[Part], int, int]:
     """The projections to run and how often each; iterations in all; environment steps in each."""
     one = plan.project()
-    per = plan.algo.steps_per_iteration or one.whole.steps_per_iteration
+    per = plan.algo.steps_per_iteration or one.trace.steps_per_iteration
     if per == 0:
         raise WeftError(
             f"{type(plan.algo).__name__} never calls env.step in its step, so no number of steps would end it: if it "
@@ -269,10 +269,10 @@ def _divide(plan: Plan, steps: int, state_every: int) -> tuple[list[Part], int, 
     iterations = math.ceil(steps / per)
     warm_up = plan.warm_up(iterations)
     for projection, _ in warm_up:
-        if projection.whole.steps_per_iteration != per:
+        if projection.trace.steps_per_iteration != per:
             raise WeftError(
                 f"an iteration of {type(plan.algo).__name__}.warm_up takes "
-                f"{projection.whole.steps_per_iteration} environment steps and one of step {per}: they must be alike"
+                f"{projection.trace.steps_per_iteration} environment steps and one of step {per}: they must be alike"
             )
     rest = iterations - min(iterations, plan.algo.warm_up_iterations)
     parts = plan.divide(one, rest, state_every // per) if rest else []

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import jax.numpy as jnp
 
 from weft.graph.graph import Value
-from weft.project.program import Host, Loop, Merge, Program, Recv, Run, Send, Step
+from weft.project.program import Compute, HostCall, Loop, Merge, Program, Recv, Send, Step
 from weft.runtime.channel import AllReduce, Stopwatch
 from weft.runtime.devices import Devices
 
@@ -36,7 +36,7 @@ class Executor:
 
     program: Program
     index: int
-    executables: dict[Run, Callable[..., Any]]
+    executables: dict[Compute, Callable[..., Any]]
     sends: Mapping[Send, tuple[StreamEnd, ...]]
     receives: Mapping[Recv, tuple[StreamEnd, ...]]
     meetings: Mapping[Merge, AllReduce]
@@ -54,7 +54,7 @@ class Executor:
         return f"{self.program.role}[{self.index}]"
 
     def __post_init__(self) -> None:
-        self.slots[self.program.replica] = self.devices.everywhere(jnp.int32(self.index))
+        self.slots[self.program.replica_index] = self.devices.everywhere(jnp.int32(self.index))
         self.life, self.sending = Stopwatch(self.name), Stopwatch(self.name)
         self.clocks = {place: Stopwatch(self.name) for place in ("begin", "batch", "report")}
         self.iterations = 0
@@ -77,11 +77,11 @@ class Executor:
     def prepare(self, steps: Iterable[Step]) -> list[Action]:
         return [self.actions[type(step)](self, step) for step in steps]
 
-    def run(self, step: Run) -> Action:
+    def run(self, step: Compute) -> Action:
         return self.calling(self.executables[step], step)
 
-    def host(self, step: Host) -> Action:
-        return self.calling(self.devices.each(step.call), step)
+    def host(self, step: HostCall) -> Action:
+        return self.calling(self.devices.each(step.function), step)
 
     def merge(self, step: Merge) -> Action:
         meeting, devices = self.meetings[step], self.devices
@@ -94,7 +94,7 @@ class Executor:
 
         return self.calling(join, step)
 
-    def calling(self, function: Callable[..., Iterable[Any]], step: Run | Host | Merge) -> Action:
+    def calling(self, function: Callable[..., Iterable[Any]], step: Compute | HostCall | Merge) -> Action:
         slots, read, outputs = self.slots, reading(step.inputs), step.outputs
 
         def act() -> None:
@@ -105,7 +105,7 @@ class Executor:
     def send(self, step: Send) -> Action:
         """All parts, device by device, shared out evenly over the streams of the chosen lanes."""
         slots, streams = self.slots, self.sends[step]
-        parts = [reading([value for value in part if value is not None]) for part in step.parts]
+        parts = [reading([value for value in part if value is not None]) for part in step.payloads]
 
         def act() -> None:
             messages = self.by_device([read(slots) for read in parts])
@@ -127,7 +127,7 @@ class Executor:
         def act() -> None:
             parts = [part for end in self.among(streams) for part in end.get()]
             each = len(parts) // count
-            for number, values in enumerate(step.parts):
+            for number, values in enumerate(step.payloads):
                 for value, *arrays in zip(values, *parts[number::each], strict=True):
                     if value is not None:
                         slots[value] = spread(arrays)
@@ -152,7 +152,7 @@ class Executor:
         slots, body, counter = self.slots, self.prepare(step.body), self.counter(step)
         start, move, end, collect = (
             ([slot for slot, _ in pairs], reading([value for _, value in pairs]))
-            for pairs in (step.starts, step.moves, step.ends, step.stacks)
+            for pairs in (step.starts, step.updates, step.results, step.stacks)
         )
 
         def act() -> None:
@@ -176,7 +176,7 @@ class Executor:
         numbers = self.devices.numbers(step.length)
         return numbers[::-1] if step.reverse else numbers
 
-    actions = {Run: run, Send: send, Recv: receive, Merge: merge, Host: host, Loop: loop}
+    actions = {Compute: run, Send: send, Recv: receive, Merge: merge, HostCall: host, Loop: loop}
 
 
 def _brought(part: tuple[Any, ...], place: Devices, copies: dict[Any, Any]) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 from jax import lax
 
-from weft.graph.marks import Mark, closed_parts, mark_of, marks_in
+from weft.graph.marks import Mark, jaxpr_params, mark_of, marks_in
 from weft.project.program import Op
 from weft.runtime.keys import fold_keys
 
@@ -72,7 +72,7 @@ def eval_equation(eqn: Any, inputs: Sequence[Any], context: ReplicaContext) -> S
         return _marked(mark, eqn, inputs, context)
     params = dict(eqn.params)
     if marks_in(eqn):
-        for name, part in closed_parts(eqn.params):
+        for name, part in jaxpr_params(eqn.params):
             params[name], consts = _dissolved(part, context)
             inputs = [*consts, *inputs]
     bound = eqn.primitive.get_bind_params(params)

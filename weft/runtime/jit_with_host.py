@@ -19,12 +19,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from weft.graph.build import lift
+from weft.graph.build import graph_from_jaxpr
 from weft.layout.layout import Layout, Role
 from weft.project.assemble import assemble
-from weft.project.emit import draft
+from weft.project.demand import PlacementHints, find_demand
+from weft.project.emit import draft_program
 from weft.project.links import Link
-from weft.project.needs import Terms, find_needs
 from weft.project.program import Program
 from weft.runtime.compile import compile_program
 from weft.runtime.executor import Executor
@@ -51,9 +51,9 @@ def jit_with_host(function: Callable[..., Any], *args: Any) -> Callable[..., Any
 
 def _program(closed: Any) -> Program:
     inputs, outputs = (tuple(f"{what}[{i}]" for i in range(len(avals))) for what, avals in _sides(closed))
-    graph = lift(closed, inputs, Layout(ROLE))
-    needs = find_needs(graph, (ROLE.name,), 0, outputs, Terms())
-    program = assemble([draft(ROLE, graph, needs, lambda key, source, dest: Link("pair"))])[ROLE.name]
+    graph = graph_from_jaxpr(closed, inputs, Layout(ROLE))
+    demand = find_demand(graph, (ROLE.name,), 0, outputs, PlacementHints())
+    program = assemble([draft_program(ROLE, graph, demand, lambda key, source, dest: Link("pair"))])[ROLE.name]
     # No output is the next value of an input, so none may have the number of one.
     return replace(program, outputs={len(inputs) + index: value for index, value in program.outputs.items()})
 

@@ -13,7 +13,7 @@ import jax
 from weft.errors import WeftError
 from weft.host import objects
 from weft.layout.layout import Role
-from weft.project.program import Program, Run, walk
+from weft.project.program import Compute, Program, walk
 from weft.project.project import Projection
 from weft.runtime.batching import BatchedCompute, compile_batched
 from weft.runtime.channel import RunControl, Stopped
@@ -46,8 +46,8 @@ class LocalEngine:
     projection: Projection
     barriers: bool = False
     limit: float = 600.0
-    executables: dict[tuple[str, int], Mapping[Run, Callable[..., Any]]] = field(init=False)
-    coalesced: dict[str, Mapping[Run, BatchedCompute]] = field(init=False)
+    executables: dict[tuple[str, int], Mapping[Compute, Callable[..., Any]]] = field(init=False)
+    coalesced: dict[str, Mapping[Compute, BatchedCompute]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.executables, self.coalesced = {}, {}
@@ -62,22 +62,22 @@ class LocalEngine:
         known: dict[Any, Any] = {}
         for index in range(role.replicas):
             devices = Devices.of(self.projection.layout, role, index)
-            key = (devices, index if program.asks_replica else 0)
+            key = (devices, index if program.depends_on_replica_index else 0)
             if key not in known:
                 known[key] = compile_program(program, self.context(role, index), devices)
             compiled[role.name, index] = known[key]
         return compiled
 
-    def coalesce(self, program: Program, role: Role) -> dict[Run, BatchedCompute]:
+    def coalesce(self, program: Program, role: Role) -> dict[Compute, BatchedCompute]:
         """The runs in inner loops, for the calls of several replicas at once."""
-        if program.asks_replica or role.devices > 1 or len(role.on) > 1:
+        if program.depends_on_replica_index or role.devices > 1 or len(role.on) > 1:
             raise WeftError(
                 f"the calls of {role.name} are to be made as one, but its replicas differ: they ask which one they "
                 "are, or run on several devices"
             )
-        runs = [step for step, times in walk(program.steps) if isinstance(step, Run) and times > 1]
+        runs = [step for step, times in walk(program.steps) if isinstance(step, Compute) and times > 1]
         context, devices = self.context(role, 0), Devices.of(self.projection.layout, role, 0)
-        shared = self.projection.views[role.name].needs.terms.relaxed.get(role.name, frozenset())
+        shared = self.projection.views[role.name].demand.hints.stale_reads.get(role.name, frozenset())
         alone = self.executables[role.name, 0]
         return {
             run: compile_batched(
@@ -87,7 +87,9 @@ class LocalEngine:
         }
 
     def context(self, role: Role, index: int) -> ReplicaContext:
-        return ReplicaContext(index, role.copies, "devices" if role.devices > 1 else None, role.devices, self.barriers)
+        return ReplicaContext(
+            index, role.instances, "devices" if role.devices > 1 else None, role.devices, self.barriers
+        )
 
     def run(
         self,

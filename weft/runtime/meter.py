@@ -163,11 +163,11 @@ def strand_flows(
 ) -> Iterator[tuple[EdgeKey, EdgeCounts]]:
     program, role, times = strand.program, strand.program.role, strand.iterations
     yield (role, RUN, "report"), EdgeCounts(sender=strand.clocks["report"].read(now))
-    if layout and layout.taker and layout.role(role).in_lane:
-        yield (layout.taker.name, role, "begin"), EdgeCounts(receiver=strand.clocks["begin"].read(now))
-    if layout and program.reads:
+    if layout and layout.consumer and layout.role(role).in_lane:
+        yield (layout.consumer.name, role, "begin"), EdgeCounts(receiver=strand.clocks["begin"].read(now))
+    if layout and program.register_reads:
         maker = next(maker for maker, reader in layout.registers if reader == role)
-        size = sum(program.inputs[leaf].bytes for leaf in program.reads)
+        size = sum(program.inputs[leaf].bytes for leaf in program.register_reads)
         yield (maker, role, "register"), EdgeCounts(times, size * times)
     if coalesced:
         yield (role, role, "batch"), EdgeCounts(receiver=strand.clocks["batch"].read(now))

@@ -34,7 +34,7 @@ class MetricsAssembler:
     """Rows that were complete."""
 
     def __post_init__(self) -> None:
-        layout, states = self.projection.layout, self.projection.whole.state_tree.num_leaves
+        layout, states = self.projection.layout, self.projection.trace.state_tree.num_leaves
         self.expected = {role.name: reports_per_iteration(role) for role in layout.roles}
         self.came = dict.fromkeys(self.expected, 0)
         homes = self.projection.homes
@@ -72,7 +72,7 @@ class MetricsAssembler:
         """The metrics of the next row, as soon as it is complete; `pause` is called now and then while waiting."""
         while (row := self.take()) is None:
             pause()
-        states, tree = self.projection.whole.state_tree.num_leaves, self.projection.whole.metric_tree
+        states, tree = self.projection.trace.state_tree.num_leaves, self.projection.trace.metric_tree
         totals = row.totals({role.name: role for role in self.projection.layout.roles})
         metrics = jax.tree.unflatten(tree, [totals[states + index] for index in range(tree.num_leaves)])
         return row.lateness() | metrics if row.lags else metrics
@@ -151,4 +151,4 @@ def _sums(columns: list[list[Any]]) -> Any:
 
 def reports_per_iteration(role: Role) -> int:
     """How many iterations of its replicas together make one of the whole loop."""
-    return role.replicas if role.take is None else role.replicas * role.of // role.take
+    return role.replicas if role.take is None else role.replicas * role.lanes_per_replica // role.take

@@ -38,11 +38,11 @@ def scatter_state(projection: Projection, state: Any) -> ReplicaStates:
 def gather_state(projection: Projection, ends: ReplicaStates) -> Any:
     """The whole state, from the outputs of all replicas."""
     leaves = []
-    for leaf in range(projection.whole.state_tree.num_leaves):
+    for leaf in range(projection.trace.state_tree.num_leaves):
         role, parts = _parts(projection, ends, leaf)
-        axis = projection.axes[role.name][leaf]
+        axis = projection.batch_axes[role.name][leaf]
         leaves.append(_here(parts[0]) if axis is None or len(parts) == 1 else _joined(parts, axis))
-    return jax.tree.unflatten(projection.whole.state_tree, leaves)
+    return jax.tree.unflatten(projection.trace.state_tree, leaves)
 
 
 def _joined(parts: list[Any], axis: int) -> Any:
@@ -63,9 +63,9 @@ def _parts(projection: Projection, outputs: ReplicaStates, index: int) -> tuple[
 
 
 def _replica_leaves(projection: Projection, role: Role, index: int, leaves: list[Any]) -> list[Any]:
-    wanted, axes = projection.programs[role.name].inputs, projection.axes[role.name]
+    wanted, axes = projection.programs[role.name].inputs, projection.batch_axes[role.name]
     spread = Devices.of(projection.layout, role, index).spread
-    if role.copies == 1:
+    if role.instances == 1:
         return [spread([leaf]) for leaf in copy_arrays([leaves[leaf] for leaf in wanted])]
     shares = range(index * role.devices, (index + 1) * role.devices)
     return [spread([_share(leaves[leaf], axes[leaf], role, share) for share in shares]) for leaf in wanted]
@@ -73,5 +73,5 @@ def _replica_leaves(projection: Projection, role: Role, index: int, leaves: list
 
 def _share(leaf: Any, axis: int | None, role: Role, share: int) -> Any:
     if axis is not None:
-        return jnp.split(leaf, role.copies, axis=axis)[share]
+        return jnp.split(leaf, role.instances, axis=axis)[share]
     return fold_keys(leaf, share) if is_key(leaf) else jnp.copy(leaf)

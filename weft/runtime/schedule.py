@@ -91,7 +91,7 @@ class ConsumerSchedule:
             return False
         self.strand.chosen = self.lanes.form()
         # Who publishes nothing leaves nobody behind.
-        self.strand.lags = self.lanes.latest if self.strand.program.writes else ()
+        self.strand.lags = self.lanes.latest if self.strand.program.register_writes else ()
         return True
 
     def end(self, outputs: State) -> None:
@@ -158,4 +158,4 @@ class LaneStream:
 
 def _written(strand: Executor, outputs: State) -> State:
     """What a strand publishes of what it made."""
-    return {leaf: strand.devices.one(outputs[leaf]) for leaf in strand.program.writes}
+    return {leaf: strand.devices.one(outputs[leaf]) for leaf in strand.program.register_writes}

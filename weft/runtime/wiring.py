@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from weft.layout.layout import Role
-from weft.project.program import Merge, Recv, Run, Send, walk
+from weft.project.program import Compute, Merge, Recv, Send, walk
 from weft.project.project import Projection
 from weft.runtime.batching import BatchedCompute, Batcher
 from weft.runtime.channel import AllReduce, RunControl, Stream
@@ -41,11 +41,11 @@ class Wiring:
     projection: Projection
     wait: RunControl
     times: int
-    executables: Mapping[tuple[str, int], Mapping[Run, Callable[..., Any]]]
-    coalesced: Mapping[str, Mapping[Run, BatchedCompute]]
+    executables: Mapping[tuple[str, int], Mapping[Compute, Callable[..., Any]]]
+    coalesced: Mapping[str, Mapping[Compute, BatchedCompute]]
     streams: dict[tuple[str, int, int], Stream] = field(default_factory=dict)
     meetings: dict[str, AllReduce] = field(default_factory=dict)
-    together: dict[Run, Batcher] = field(default_factory=dict)
+    together: dict[Compute, Batcher] = field(default_factory=dict)
     places: dict[tuple[str, int], LaneCursor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -77,7 +77,7 @@ class Wiring:
             {step: self.incoming(role, index, step) for step in steps if isinstance(step, Recv)},
             {step: self.meeting(role, step) for step in steps if isinstance(step, Merge)},
             Devices.of(self.layout, role, index),
-            served=1 if role.take is None else role.of,
+            served=1 if role.take is None else role.lanes_per_replica,
         )
         for run, coalesced in self.coalesced[role.name].items():
             if run not in self.together:
@@ -94,7 +94,7 @@ class Wiring:
     def pace(self, role: Role, strand: Executor) -> Schedule:
         pace, program = self.own_pace(role, strand), strand.program
         for maker, register in self.registers.items():
-            reads = program.reads & self.writes(maker)
+            reads = program.register_reads & self.writes(maker)
             if maker == role.name and strand.index == 0:
                 pace = RegisterPublisherSchedule(pace, register, strand)
             elif (maker, role.name) in self.layout.registers and reads:
@@ -107,28 +107,31 @@ class Wiring:
         if role.take is not None:
             times = self.times * reports_per_iteration(role) // role.replicas
             return ConsumerSchedule(self.lanes[strand.index], times, strand)
-        late = strand.program.reads - frozenset[int]().union(*map(self.writes, self.registers))
+        late = strand.program.register_reads - frozenset[int]().union(*map(self.writes, self.registers))
         return LaneSchedule(self.place(role, strand.index), strand, late)
 
     def writes(self, role: str) -> frozenset[int]:
-        return self.projection.programs[role].writes
+        return self.projection.programs[role].register_writes
 
     def make_lanes(self) -> list[Admission]:
         """The lanes of each replica of the role that takes."""
-        taker = self.layout.taker
-        if taker is None:
+        consumer = self.layout.consumer
+        if consumer is None:
             return []
         first = next(role.name for role in self.layout.roles if role.in_lane)
         return [
             Admission(
                 self.wait,
-                f"{taker.name}[{index}]",
-                tuple(f"{first}[{index * taker.of + lane}]" for lane in range(taker.of)),
-                taker.take or taker.of,
-                self.times * taker.of,
+                f"{consumer.name}[{index}]",
+                tuple(
+                    f"{first}[{index * consumer.lanes_per_replica + lane}]"
+                    for lane in range(consumer.lanes_per_replica)
+                ),
+                consumer.take or consumer.lanes_per_replica,
+                self.times * consumer.lanes_per_replica,
                 self.layout.max_lag,
             )
-            for index in range(taker.replicas)
+            for index in range(consumer.replicas)
         ]
 
     def place(self, role: Role, index: int) -> LaneCursor:
@@ -146,13 +149,13 @@ class Wiring:
 
         for maker, register in self.registers.items():
             register.newest = first(maker)
-        if self.layout.taker is not None:
-            newest = first(self.layout.taker.name)
+        if self.layout.consumer is not None:
+            newest = first(self.layout.consumer.name)
             for lanes in self.lanes:
                 lanes.newest = newest
 
     def outgoing(self, role: Role, index: int, step: Send) -> tuple[StreamEnd, ...]:
-        to = self.layout.role(step.to)
+        to = self.layout.role(step.dest)
         return tuple(
             self.end(role, index, to, self.stream(step.message, (role, index), (to, other)))
             for other in partners(index, role.replicas, to.replicas)

@@ -23,7 +23,7 @@ from weft.envs.pools.nested import with_mask
 from weft.envs.pools.options import OPTIONS
 from weft.envs.spaces import map_space
 from weft.errors import WeftError, unknown
-from weft.modules import find, import_module
+from weft.modules import import_attribute, import_module
 
 TRIED_STEPS = 50
 TRIED_SECONDS = 0.2
@@ -100,7 +100,7 @@ def registered(env_id: str, arguments: Mapping[str, Any]) -> Source:
 def own(given: str | Callable[..., gym.Env], arguments: Mapping[str, Any]) -> Source:
     """The source of a class or a function that makes environments, or of the text `module:attribute` for one."""
     name = given if isinstance(given, str) else f"{given.__module__}:{getattr(given, '__qualname__', repr(given))}"
-    maker: Any = find(given, "your own environment") if isinstance(given, str) else given
+    maker: Any = import_attribute(given, "your own environment") if isinstance(given, str) else given
     if not callable(maker) or (isinstance(maker, type) and not issubclass(maker, gym.Env)):
         raise WeftError(
             f"{name} makes no environment: give a subclass of gymnasium.Env, or a function that returns one"

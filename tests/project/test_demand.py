@@ -16,7 +16,7 @@ def crossing(loop, start, layout=TWO) -> list[str]:
 
 def homes(loop, start, layout=TWO) -> dict[str, str]:
     projection = projected(toy(start, loop), layout)
-    return dict(zip((*projection.whole.state_names, *projection.whole.metric_names), projection.homes, strict=True))
+    return dict(zip((*projection.trace.state_names, *projection.trace.metric_names), projection.homes, strict=True))
 
 
 def test_glue_is_computed_where_it_is_needed() -> None:
@@ -101,4 +101,4 @@ def test_a_role_without_work_has_an_empty_program() -> None:
 
     projection = projected(toy({"x": jnp.zeros(4)}, loop), TWO)
     assert projection.programs["two"].steps == ()
-    assert not projection.interrupted
+    assert not projection.multi_segment

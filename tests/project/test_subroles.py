@@ -154,7 +154,7 @@ def reading(shelf: Shelf) -> Any:
 
 def test_a_part_that_is_with_a_free_role_is_free_and_the_other_takes() -> None:
     layout = projected(reading(Shelf()), apex(2)).layout
-    roles = {role.name: (role.take, role.of, role.free) for role in layout.roles}
+    roles = {role.name: (role.take, role.lanes_per_replica, role.free) for role in layout.roles}
     assert roles == {
         "actor": (None, 1, False),
         "replay.insert": (1, 2, False),
@@ -187,7 +187,7 @@ def test_a_free_role_that_lanes_wait_for_is_refused() -> None:
     def start(env: Any) -> Any:
         return {"net": jnp.float32(0), "rows": jnp.zeros(env.num_envs), "token": new_token(1)}
 
-    with pytest.raises(WeftError, match="act.* goes from actor to learner, but learner is free of the lanes"):
+    with pytest.raises(WeftError, match="act.* goes from actor to learner .* but learner has free=True"):
         projected(toy(start, loop), apex(2))
 
 
@@ -201,5 +201,5 @@ def test_parts_that_share_an_array_of_the_state_cannot_take_and_be_free() -> Non
     def start(env: Any) -> Any:
         return {"net": jnp.float32(0), "rows": jnp.zeros(env.num_envs), "table": jnp.float32(0)}
 
-    with pytest.raises(WeftError, match="the parts of replay .* hang together by an array of the state"):
+    with pytest.raises(WeftError, match="role replay .* depend on each other through an array of the state"):
         projected(toy(start, loop), apex(2))
