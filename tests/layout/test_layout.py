@@ -9,7 +9,7 @@ from weft.errors import WeftError
 @pytest.mark.parametrize(
     ("roles", "message"),
     [
-        ((), "at least one role"),
+        ((), "no roles: give at least one"),
         ((Role("one", ("a",)), Role("one", ("b",))), "names role 'one' more than once"),
         ((Role("one", ("a",)), Role("two", ("a",))), "names fragment 'a' more than once"),
         ((Role("one", ("a", "a")),), "names fragment 'a' more than once"),

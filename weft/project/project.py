@@ -121,8 +121,8 @@ def _refuse_divided_draws(layout: Layout, graph: Graph, demand: Demand) -> None:
                 if not is_key(value.aval) and len({role.instances for role in roles}) > 1:
                     raise WeftError(
                         f"{value.name} draws from a random key outside any fragment, and "
-                        f"{' and '.join(map(str, roles))} need the result: their replicas would draw different numbers; "
-                        "draw them inside a fragment"
+                        f"{' and '.join(map(str, roles))} need the result: their replicas would draw different "
+                        "numbers; draw them inside a fragment"
                     )
 
 
