@@ -8,11 +8,11 @@ from compiled import ITEMS, Functions, cases
 from replay_worker import transitions
 
 from weft.replay.device import DeviceReplay
-from weft.replay.experience import Kept
+from weft.replay.interface import TableSpec
 
 
 def made(batch: int, prioritised: bool) -> tuple[Functions, Any, Any]:
-    table = DeviceReplay(Kept(capacity=ITEMS, rows=batch, exponent=0.6 if prioritised else None))
+    table = DeviceReplay(TableSpec(capacity=ITEMS, rows=batch, sampler="prioritised:0.6" if prioritised else "uniform"))
     given = jax.tree.map(jnp.asarray, transitions(batch))
     functions = Functions(
         insert=lambda state, steps: table.insert(state, jnp.arange(batch), steps, None),

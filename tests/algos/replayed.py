@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from weft.envs import make
 from weft.ops.actions import random_actions
 from weft.ops.rollout import Transition
-from weft.replay.experience import Batch
+from weft.replay.interface import Batch
 
 SMALL = {"num_envs": 4, "hidden": (8,), "batch_size": 8, "updates": 2, "capacity": 400, "warm_up_steps": 40}
 NUMBERS, CHOICES = "gymnax:Pendulum-v1", "gymnax:CartPole-v1"

@@ -20,14 +20,13 @@ from weft.errors import WeftError
 from weft.replay import checkpoint
 from weft.replay.checkpoint import restore, save
 from weft.replay.limiter import Queue, SamplesPerInsert
-from weft.replay.selectors import Fifo, Lifo, MaxHeap, MinHeap, Selector, Uniform
+from weft.replay.selectors import Fifo, Lifo, MaxHeap, MinHeap, Prioritised, Selector, Uniform
 from weft.replay.server import Server, journal
 from weft.replay.server.calls import Request
 from weft.replay.server.client import connect
 from weft.replay.server.keeper import Keeper
 from weft.replay.server.service import Service
 from weft.replay.store import Store
-from weft.replay.sumtree import Prioritised
 from weft.replay.table import Table
 
 SELECTORS = [Uniform, Fifo, Lifo, MinHeap, MaxHeap, Prioritised]
@@ -92,7 +91,7 @@ def test_it_says_what_cannot_be_restored(tmp_path):
         pass
 
     save(tmp_path / "mine", [table(sampler=Mine())])
-    with pytest.raises(WeftError, match="selector 'Mine' of its own: give restore a table"):
+    with pytest.raises(WeftError, match="selector 'Mine' that is not registered: give restore a table"):
         restore(tmp_path / "mine")
     assert isinstance(restore(tmp_path / "mine", [table(sampler=Mine())])["a"].sampler, Selector)
     with pytest.raises(WeftError, match="made with the same arguments"):

@@ -27,7 +27,7 @@ class Newest(Selector):
 
 def make(kind, capacity):
     selector = SELECTORS[kind]()
-    selector.reserve(capacity)
+    selector.allocate(capacity)
     return selector
 
 
@@ -44,33 +44,33 @@ def test_what_is_taken_is_different_and_was_there(kind, seed):
         gone = rng.permutation(sorted(there))[: rng.integers(0, len(there))]
         selector.remove(gone)
         there -= set(gone.tolist())
-        slots, probabilities = selector.take(int(rng.integers(0, len(there) + 1)), rng)
+        slots, probabilities = selector.pop(int(rng.integers(0, len(there) + 1)), rng)
         assert len(set(slots.tolist())) == len(slots) and set(slots.tolist()) <= there
         assert ((probabilities > 0) & (probabilities <= 1)).all()
         there -= set(slots.tolist())
     if there:
-        assert set(selector.take(len(there), rng)[0].tolist()) == there
+        assert set(selector.pop(len(there), rng)[0].tolist()) == there
 
 
 @pytest.mark.parametrize(("kind", "expected"), [(Fifo, [3, 1, 2]), (Lifo, [2, 1, 3]), (Newest, [2, 1, 3])])
 def test_the_order_is_that_of_inserts_whatever_changes(kind, expected):
     selector, rng = kind(), np.random.default_rng(0)
-    selector.reserve(5)
+    selector.allocate(5)
     selector.insert(np.array([0, 3, 1]), np.ones(3))
     selector.insert(np.array([2]), np.ones(1))
     selector.insert(np.array([3, 0]), np.zeros(2))
     selector.remove(np.array([0]))
     assert selector.choose(3, rng)[0].tolist() == expected[:1] * 3
-    assert selector.take(3, rng)[0].tolist() == expected
+    assert selector.pop(3, rng)[0].tolist() == expected
 
 
 def test_a_heap_forgets_entries_that_count_no_more():
     heap = MinHeap()
-    heap.reserve(10)
+    heap.allocate(10)
     for number in range(10_000):
         heap.insert(np.arange(10), np.arange(10) + (number % 7))
     assert len(heap.heap) < 10_000
-    assert heap.take(10, np.random.default_rng(0))[0].tolist() == list(range(10))
+    assert heap.pop(10, np.random.default_rng(0))[0].tolist() == list(range(10))
 
 
 @pytest.mark.parametrize("kind", RANDOM)
@@ -87,7 +87,7 @@ def test_draws_are_in_proportion(kind):
     assert (abs(off) <= 5 * np.sqrt(100_000 * expected)).all()
     firsts = []
     for _ in range(2000):
-        first, second = selector.take(2, rng)[0]
+        first, second = selector.pop(2, rng)[0]
         firsts.append((first % 4, second % 4))
         selector.insert(np.array([first, second]), priorities[[first, second]])
     again = np.array(firsts)
@@ -98,11 +98,11 @@ def test_draws_are_in_proportion(kind):
 
 def test_uniform_takes_each_as_likely_as_any():
     selector, counts = Uniform(), np.zeros(5)
-    selector.reserve(5)
+    selector.allocate(5)
     rng = np.random.default_rng(0)
     selector.insert(np.arange(5), np.ones(5))
     for _ in range(2000):
-        slots, probabilities = selector.take(2, rng)
+        slots, probabilities = selector.pop(2, rng)
         assert probabilities.tolist() == [1 / 5, 1 / 4]
         counts[slots] += 1
         selector.insert(slots, np.ones(2))

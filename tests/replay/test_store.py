@@ -1,4 +1,4 @@
-"""Rings keep the newest steps of every row; what is overwritten is known."""
+"""DeviceTable keep the newest steps of every row; what is overwritten is known."""
 
 import hypothesis.strategies as st
 import numpy as np
@@ -7,7 +7,7 @@ from hypothesis import given
 
 from weft.errors import WeftError
 from weft.replay import Store
-from weft.replay.store import ranks, span
+from weft.replay.store import as_slice, count_earlier_equal
 
 BATCHES = st.lists(st.lists(st.integers(0, 2), max_size=4), max_size=12)
 
@@ -36,10 +36,10 @@ def test_a_row_keeps_its_newest_steps(batches, per_row):
 
 
 @given(st.lists(st.integers(0, 5), max_size=12))
-def test_ranks_and_spans(values):
+def test_equal_values_are_counted_and_consecutive_ones_become_slices(values):
     array = np.array(values, np.int64)
-    assert ranks(array).tolist() == [values[:i].count(value) for i, value in enumerate(values)]
-    found = span(array)
+    assert count_earlier_equal(array).tolist() == [values[:i].count(value) for i, value in enumerate(values)]
+    found = as_slice(array)
     follow = bool(values) and values == list(range(values[0], values[0] + len(values)))
     assert isinstance(found, slice) == follow
     assert np.arange(20)[found].tolist() == values

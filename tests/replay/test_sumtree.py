@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from weft.errors import WeftError
 from weft.replay import Prioritised, importance_weights
-from weft.replay.sumtree import FAN, MANY, TOP, SumTree
+from weft.replay.sumtree import FAN, SORT_FROM, TOP, SumTree
 
 TOPS = st.sampled_from([1, 16, TOP])
 
@@ -33,7 +33,7 @@ def test_sums_depend_on_the_leaves_alone(capacity, top, seed):
 
 
 @settings(max_examples=30)
-@given(st.sampled_from([1, 17, 513, 5000, 140_000]), TOPS, st.sampled_from([1, 100, MANY]), st.integers(0, 2**32))
+@given(st.sampled_from([1, 17, 513, 5000, 140_000]), TOPS, st.sampled_from([1, 100, SORT_FROM]), st.integers(0, 2**32))
 def test_a_draw_comes_out_where_the_cumulative_sum_has_it(capacity, top, n, seed):
     rng = np.random.default_rng(seed)
     weights = rng.integers(0, 4, capacity).astype(float)
@@ -61,7 +61,7 @@ def test_a_slot_without_weight_is_never_chosen(top, seed):
 
 def test_weights_that_are_all_zero_or_sum_to_infinity():
     sampler = Prioritised(1.0)
-    sampler.reserve(10)
+    sampler.allocate(10)
     sampler.insert(np.array([2, 5]), np.zeros(2))
     slots, probabilities = sampler.choose(50, np.random.default_rng(0))
     assert set(slots.tolist()) == {2, 5} and set(probabilities.tolist()) == {0.5}

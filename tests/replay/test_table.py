@@ -162,7 +162,7 @@ class OwnStore(Machine):
         self.entered(keys, slots, [1] * n, priorities)
 
 
-class Rings(Machine):
+class DeviceTable(Machine):
     """Items of several steps over a store that forgets."""
 
     length = 3
@@ -211,7 +211,7 @@ class Rings(Machine):
         self.entered(self.table.insert_items(starts, lengths, priorities, timeout=0.0), starts, lengths, priorities)
 
 
-@pytest.mark.parametrize("machine", [OwnStore, Rings])
+@pytest.mark.parametrize("machine", [OwnStore, DeviceTable])
 def test_every_operation_does_what_the_model_does(machine):
     run_state_machine_as_test(machine, settings=settings(max_examples=100, stateful_step_count=40))
 
@@ -349,7 +349,7 @@ def test_steps_that_do_not_fit_are_refused_and_change_nothing():
 def test_a_selector_belongs_to_one_table():
     sampler = Prioritised()
     filled(1, sampler=sampler)
-    with pytest.raises(WeftError, match="this Prioritised belongs to a table already"):
+    with pytest.raises(WeftError, match="this Prioritised belongs to another table"):
         filled(1, sampler=sampler)
 
 

@@ -20,7 +20,7 @@ from weft.metrics import Mean
 from weft.nets.encoder import TorsoKind
 from weft.nets.mlp import Activation
 from weft.ops.rollout import Transition
-from weft.replay.experience import Batch, Replay
+from weft.replay.interface import Batch, Replay
 
 Loss = tuple[jax.Array, tuple[jax.Array, dict[str, Mean]]]
 """What is minimised; how far off each item was, [B]; metrics."""
@@ -108,7 +108,7 @@ class Learning(Algorithm):
     @fragment
     def learn(self, learner: Learner, batch: Batch, key: jax.Array) -> tuple[Learner, jax.Array, dict[str, Mean]]:
         """One gradient step, how far off each item was, and metrics."""
-        items = batch.in_a_row
+        items = batch.flattened
         weight = jnp.ones_like(items.probability)
         if self.prioritised:
             # Relative to the least likely item of the batch, so that weights only ever shorten steps.

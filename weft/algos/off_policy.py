@@ -23,8 +23,8 @@ from weft.ops.distributions import draw_noise
 from weft.ops.memory import initial
 from weft.ops.rollout import Place, Transition, rollout
 from weft.replay.device import DeviceReplay
-from weft.replay.experience import Kept, Replay, ReplayKind
-from weft.replay.hosted import HostReplay
+from weft.replay.host import HostReplay
+from weft.replay.interface import Replay, ReplayKind, TableSpec
 
 
 @jax.tree_util.register_dataclass
@@ -78,14 +78,14 @@ class OffPolicy(Learning):
         return self.n_step
 
     @property
-    def kept(self) -> Kept:
-        """What the table keeps."""
-        exponent = self.priority_exponent if self.prioritised else None
-        return Kept(capacity=self.capacity, rows=self.num_envs, length=self.item_length, exponent=exponent)
+    def table_spec(self) -> TableSpec:
+        """The size of the replay table, and how it is sampled."""
+        sampler = f"prioritised:{self.priority_exponent}" if self.prioritised else "uniform"
+        return TableSpec(capacity=self.capacity, rows=self.num_envs, length=self.item_length, sampler=sampler)
 
     @property
     def table(self) -> Replay:
-        return HostReplay(self.kept) if self.replay == "host" else DeviceReplay(self.kept)
+        return HostReplay(self.table_spec) if self.replay == "host" else DeviceReplay(self.table_spec)
 
     def settle(self, *, asynchronous: bool) -> "OffPolicy":
         return replace(self, replay="host" if asynchronous else "device") if self.replay == "auto" else self

@@ -32,7 +32,7 @@ from weft.ops.n_step import at_step
 from weft.ops.q_learning import chosen, greedy
 from weft.ops.rollout import Transition
 from weft.ops.sequences import n_step_each, priority, scale, unscale
-from weft.replay.experience import Kept
+from weft.replay.interface import TableSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +76,8 @@ class R2D2(DQN):
         return self.burn_in + self.sequence
 
     @property
-    def kept(self) -> Kept:
-        return replace(super().kept, period=self.period, mix=self.priority_mix if self.prioritised else 1.0)
+    def table_spec(self) -> TableSpec:
+        return replace(super().table_spec, period=self.period, mix=self.priority_mix if self.prioritised else 1.0)
 
     def build(self, env: Env, key: jax.Array) -> Any:
         names = ("hidden", "activation", "torso", "dueling", "memory", "memory_size")

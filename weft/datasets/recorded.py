@@ -15,11 +15,11 @@ import numpy as np
 from weft.datasets.dataset import Dataset, look, read
 from weft.errors import WeftError
 from weft.host import host_call, new_token, objects
-from weft.replay.device import DeviceReplay, Rings
-from weft.replay.experience import Batch, Kept
+from weft.replay.device import DeviceReplay, DeviceTable
+from weft.replay.interface import Batch, TableSpec
 
 
-def room_for(path: str, *, rows: int, length: int) -> Kept:
+def room_for(path: str, *, rows: int, length: int) -> TableSpec:
     """What a table keeps that all steps of a dataset go into, but for fewer than there are rows."""
     _, steps = look(path)
     if steps < rows * length:
@@ -29,13 +29,12 @@ def room_for(path: str, *, rows: int, length: int) -> Kept:
         )
     # One item more than there is: so all can be put in at once.
     capacity = rows * (steps // rows + length - 1)
-    return Kept(capacity=capacity, rows=rows, length=length)
+    return TableSpec(capacity=capacity, rows=rows, length=length)
 
 
-def fill(table: DeviceReplay, path: str, rows: int, key: jax.Array) -> Rings:
+def fill(table: DeviceReplay, path: str, rows: int, key: jax.Array) -> DeviceTable:
     """The table's state with the first `rows` of its rows, all steps in it; read when it is run, not when traced."""
-    kept = table.kept
-    shape = (kept.per_row - kept.length + 1, rows)
+    shape = (table.spec.steps_per_row - table.spec.length + 1, rows)
     result = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*shape, *leaf.shape), leaf.dtype), look(path)[0].step)
     _, steps = host_call(partial(_in_rows, path, shape), result, new_token(1), name="dataset")
     empty = table.init(jax.tree.map(lambda leaf: leaf[0], steps), key)
@@ -47,14 +46,14 @@ class HostDataset:
     """Steps that stay on the host, all drawn alike; in the state there is only a count of the draws."""
 
     path: str
-    kept: Kept
+    spec: TableSpec
 
     def init(self, step: Any, key: jax.Array) -> jax.Array:
         del step, key
         return new_token(1)
 
     def sample(self, state: jax.Array, key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, Batch]:
-        length, like = self.kept.length, look(self.path)[0].step
+        length, like = self.spec.length, look(self.path)[0].step
         steps = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((length, *shape, *leaf.shape), leaf.dtype), like)
         key_like, chance = jax.ShapeDtypeStruct(shape, jnp.int32), jax.ShapeDtypeStruct(shape, jnp.float32)
         result = (steps, key_like, chance, jax.ShapeDtypeStruct((), jnp.float32))

@@ -14,9 +14,9 @@ from weft.replay.items import Info, Items, Sample
 from weft.replay.limiter import Limiter, MinimumSize, Queue, SamplesPerInsert, Stack
 from weft.replay.patterns import All, First, FrameStack, Last, Pattern, Pick, Steps, Whole
 from weft.replay.pipeline import Pipeline
-from weft.replay.selectors import Fifo, Lifo, MaxHeap, MinHeap, Selector, Uniform
+from weft.replay.selector import Selector
+from weft.replay.selectors import Fifo, Lifo, MaxHeap, MinHeap, Prioritised, Uniform, importance_weights
 from weft.replay.store import Store
-from weft.replay.sumtree import Prioritised, importance_weights
 from weft.replay.table import Table
 from weft.replay.writer import Writer
 

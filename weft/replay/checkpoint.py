@@ -31,13 +31,12 @@ from weft.errors import WeftError, unknown
 from weft.replay.limiter import Limiter
 from weft.replay.nested import by_name
 from weft.replay.patterns import Whole
-from weft.replay.selectors import Fifo, Lifo, MaxHeap, MinHeap, Selector, Uniform
+from weft.replay.selector import Selector
+from weft.replay.selectors import describe_selector, make_selector
 from weft.replay.store import Store
-from weft.replay.sumtree import Prioritised
 from weft.replay.table import Table
 
 FORMAT = 1
-SELECTORS = {kind.__name__: kind for kind in (Uniform, Fifo, Lifo, MinHeap, MaxHeap, Prioritised)}
 ARRAY = "$array"
 
 
@@ -50,7 +49,7 @@ def restore(path: str | Path, tables: Iterable[Table] | None = None) -> dict[str
     """The tables of a checkpoint by name: new ones, or the given ones in the saved state."""
     state = read(Path(path))
     given = None if tables is None else {table.name: table for table in tables}
-    return put_back(state, given)
+    return restore_tables(state, given)
 
 
 def capture(tables: list[Table], **also: Any) -> dict[str, Any]:
@@ -69,7 +68,7 @@ def capture(tables: list[Table], **also: Any) -> dict[str, Any]:
         }
 
 
-def put_back(state: dict[str, Any], given: Mapping[str, Table] | None = None) -> dict[str, Table]:
+def restore_tables(state: dict[str, Any], given: Mapping[str, Table] | None = None) -> dict[str, Table]:
     """Tables in a captured state."""
     tables: dict[str, Table] = {}
     stores: dict[int, Store] = {}
@@ -125,7 +124,7 @@ def read(path: Path) -> Any:
 def _store_state(store: Store) -> dict[str, Any]:
     state = store.state()
     columns = {name: column.copy() for name, column in state["columns"].items()}
-    return {**state, "columns": columns, "rows": store.rows, "places": store.places, "signature": _signature(store)}
+    return {**state, "columns": columns, "rows": store.rows, "places": store.capacity, "signature": _signature(store)}
 
 
 def _signature(store: Store) -> list[list[Any]]:
@@ -133,10 +132,10 @@ def _signature(store: Store) -> list[list[Any]]:
 
 
 def _restore_store(store: Store, saved: dict[str, Any], table: str) -> None:
-    if _signature(store) != saved["signature"] or (store.rows, store.places) != (saved["rows"], saved["places"]):
+    if _signature(store) != saved["signature"] or (store.rows, store.capacity) != (saved["rows"], saved["places"]):
         raise WeftError(
-            f"table {table!r} has {store.places} places in {store.rows} rows of {_signature(store)}, and the saved one "
-            f"{saved['places']} in {saved['rows']} of {saved['signature']}: give a table made with the same arguments"
+            f"table {table!r} has {store.capacity} steps in {store.rows} rows of {_signature(store)}, and the saved "
+            f"one {saved['places']} in {saved['rows']} of {saved['signature']}: give a table made with the same arguments"
         )
     store.restore(saved)
 
@@ -151,14 +150,9 @@ def _described(table: Table) -> dict[str, Any]:
         "max_times_sampled": table.max_times_sampled,
         "owns_store": table.owns_store,
         "limiter": [limiter.ratio, limiter.minimum, limiter.least, limiter.most],
-        "kinds": {"sampler": _kind(table.sampler), "remover": _kind(table.remover)},
+        "kinds": {"sampler": describe_selector(table.sampler), "remover": describe_selector(table.remover)},
         "whole": type(table.pattern) is Whole,
     }
-
-
-def _kind(selector: Selector) -> list[Any]:
-    name = type(selector).__name__
-    return [name, {"exponent": selector.exponent} if isinstance(selector, Prioritised) else {}]
 
 
 def _made(saved: dict[str, Any], store: dict[str, Any], shared: Store | None) -> Table:
@@ -170,17 +164,20 @@ def _made(saved: dict[str, Any], store: dict[str, Any], shared: Store | None) ->
     names = [name for name, _, _ in store["signature"]]
     leaves = [np.zeros(shape, dtype) for _, dtype, shape in store["signature"]]
     options = {name: saved[name] for name in ("name", "capacity", "length", "max_times_sampled")}
-    options |= {role: _selector(saved["name"], kind) for role, kind in saved["kinds"].items()}
+    options |= {role: _selector(saved["name"], description) for role, description in saved["kinds"].items()}
     if shared is None and saved["owns_store"]:
         return Table(by_name(names, leaves), **options)
     return Table(store=shared or Store(by_name(names, leaves), store["places"], store["rows"]), **options)
 
 
-def _selector(table: str, kind: list[Any]) -> Selector:
-    name, options = kind
-    if name not in SELECTORS:
-        raise WeftError(f"table {table!r} has a selector {name!r} of its own: give restore a table made with one")
-    return SELECTORS[name](**options)
+def _selector(table: str, description: list[Any]) -> Selector:
+    selector = make_selector(description)
+    if selector is None:
+        raise WeftError(
+            f"table {table!r} has a selector {description[0]!r} that is not registered: give restore a table made with "
+            "one, or add its class to weft.replay.selectors.SELECTORS"
+        )
+    return selector
 
 
 def _without_arrays(tree: Any, arrays: list[np.ndarray]) -> Any:

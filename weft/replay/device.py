@@ -5,8 +5,8 @@ environments like everything else in the state, over replicas and over devices. 
 environment, by the sums of the trees, and then goes down in its tree.
 
 >>> import jax, jax.numpy as jnp
->>> from weft.replay.experience import Kept
->>> table = DeviceReplay(Kept(capacity=8, rows=2, length=2))
+>>> from weft.replay.interface import TableSpec
+>>> table = DeviceReplay(TableSpec(capacity=8, rows=2, length=2))
 >>> state = table.init(jnp.zeros(2), jax.random.key(0))
 >>> state = table.insert(state, jnp.arange(2), jnp.array([[1.0, 10.0], [2.0, 20.0]]), None)
 >>> state, batch = table.sample(state, jax.random.key(0), (3,))
@@ -24,19 +24,20 @@ from jaxtyping import Array, Float, Int
 
 from weft.errors import WeftError
 from weft.fragments import fragment
-from weft.replay.experience import Batch, Kept
+from weft.replay.interface import Batch, TableSpec
+from weft.replay.selectors import Prioritised, Uniform, parse_selector
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Rings:
-    """The table: a ring of `per_row` steps for each of B environments."""
+class DeviceTable:
+    """The table: a ring of `steps_per_row` steps for each of B environments."""
 
     steps: Any
-    """Leaves [B, per_row, ...]."""
+    """Leaves [B, steps_per_row, ...]."""
     written: Int[Array, ""]
     """Steps of each environment so far."""
-    priority: Float[Array, "B per_row"] | None
+    priority: Float[Array, "B steps_per_row"] | None
     """Of every step."""
     tree: Float[Array, "B nodes"] | None
     """Sums of the weights by which items are drawn: the root is 1, below i are 2i and 2i + 1, leaves are items."""
@@ -48,80 +49,87 @@ class Rings:
 class DeviceReplay:
     """A table in the state itself."""
 
-    kept: Kept
+    spec: TableSpec
 
-    def init(self, step: Any, key: jax.Array) -> Rings:
+    def __post_init__(self) -> None:
+        if not isinstance(parse_selector(self.spec.sampler), Uniform | Prioritised):
+            raise WeftError(
+                f"a replay table on the device is sampled by 'uniform' or 'prioritised:exponent'; given "
+                f"{self.spec.sampler!r}: put the table on the host (replay=host) to use other selectors"
+            )
+
+    def init(self, step: Any, key: jax.Array) -> DeviceTable:
         del key
-        per_row, prioritised = self.kept.per_row, self.kept.exponent is not None
+        steps_per_row, prioritised = self.spec.steps_per_row, self._exponent is not None
         rows = jax.tree.leaves(step)[0].shape[0]
-        rings = jax.tree.map(lambda x: jnp.zeros((rows, per_row, *x.shape[1:]), x.dtype), step)
-        return Rings(
+        rings = jax.tree.map(lambda x: jnp.zeros((rows, steps_per_row, *x.shape[1:]), x.dtype), step)
+        return DeviceTable(
             rings,
             jnp.zeros((), jnp.int32),
-            jnp.zeros((rows, per_row), jnp.float32) if prioritised else None,
+            jnp.zeros((rows, steps_per_row), jnp.float32) if prioritised else None,
             jnp.zeros((rows, 2 * self._leaves), jnp.float32) if prioritised else None,
             jnp.ones(rows, jnp.float32) if prioritised else None,
         )
 
     @fragment(name="replay.insert")
     def insert(
-        self, state: Rings, row: Int[Array, " B"], steps: Any, priority: Float[Array, "T B"] | None = None
-    ) -> Rings:
+        self, state: DeviceTable, row: Int[Array, " B"], steps: Any, priority: Float[Array, "T B"] | None = None
+    ) -> DeviceTable:
         del row  # every environment is where it always is
         count = jax.tree.leaves(steps)[0].shape[0]
-        if count + self.kept.length - 1 > self.kept.per_row:
+        if count + self.spec.length - 1 > self.spec.steps_per_row:
             raise WeftError(
-                f"{count} steps of each environment come at once, and there is room for {self.kept.per_row}: raise "
-                f"capacity to at least {self.kept.rows * (count + self.kept.length - 1)}"
+                f"insert of {count} steps per environment into a table that holds {self.spec.steps_per_row} per "
+                f"environment: raise capacity to at least {self.spec.rows * (count + self.spec.length - 1)}"
             )
-        slots = (state.written + jnp.arange(count)) % self.kept.per_row
+        slots = (state.written + jnp.arange(count)) % self.spec.steps_per_row
         rings = jax.tree.map(lambda ring, new: ring.at[:, slots].set(jnp.swapaxes(new, 0, 1)), state.steps, steps)
         after = replace(state, steps=rings, written=state.written + count)
         return after if state.tree is None else self._weigh(after, slots, priority)
 
     @fragment(name="replay.sample")
-    def sample(self, state: Rings, key: jax.Array, shape: tuple[int, ...]) -> tuple[Rings, Batch]:
+    def sample(self, state: DeviceTable, key: jax.Array, shape: tuple[int, ...]) -> tuple[DeviceTable, Batch]:
         draw = self._draw_alike if state.tree is None else self._draw_by_weight
         row, slot, probability = (x.reshape(shape) for x in draw(state, key, math.prod(shape)))
-        ahead = jnp.arange(self.kept.length).reshape(-1, *(1 for _ in shape))
-        places = (slot + ahead) % self.kept.per_row
+        ahead = jnp.arange(self.spec.length).reshape(-1, *(1 for _ in shape))
+        places = (slot + ahead) % self.spec.steps_per_row
         steps = jax.tree.map(lambda ring: ring[row, places], state.steps)
         size = (self._begun(state)[1] * state_rows(state)).astype(jnp.float32)
-        return state, Batch(steps, row * self.kept.per_row + slot, probability, size)
+        return state, Batch(steps, row * self.spec.steps_per_row + slot, probability, size)
 
     @fragment(name="replay.update")
-    def update(self, state: Rings, key: jax.Array, priority: Float[Array, "*n"]) -> Rings:
+    def update(self, state: DeviceTable, key: jax.Array, priority: Float[Array, "*n"]) -> DeviceTable:
         assert state.tree is not None and state.highest is not None
-        row, slot = jnp.divmod(key, self.kept.per_row)
+        row, slot = jnp.divmod(key, self.spec.steps_per_row)
         tree = set_leaves(state.tree, row, slot, self._weight(priority))
         return replace(state, tree=tree, highest=jnp.maximum(state.highest, jnp.max(priority)))
 
-    def _weigh(self, state: Rings, slots: jax.Array, priority: jax.Array | None) -> Rings:
+    def _weigh(self, state: DeviceTable, slots: jax.Array, priority: jax.Array | None) -> DeviceTable:
         """Items that are complete now get their weight, and those whose first step was overwritten lose theirs."""
         assert state.priority is not None and state.tree is not None and state.highest is not None
         rows = state_rows(state)
         highest = jnp.max(state.highest)
         given = jnp.full((rows, len(slots)), highest) if priority is None else jnp.swapaxes(priority, 0, 1)
         kept = state.priority.at[:, slots].set(given)
-        length, per_row = self.kept.length, self.kept.per_row
+        length, steps_per_row = self.spec.length, self.spec.steps_per_row
         begun = state.written - len(slots) - (length - 1) + jnp.arange(len(slots) + length - 1)
-        whole = (begun >= 0) & (begun + length <= state.written) & (begun % self.kept.period == 0)
-        own = kept[:, (begun[:, None] + jnp.arange(length)) % per_row]
-        mixed = self.kept.mix * own.max(-1) + (1 - self.kept.mix) * own.mean(-1)
+        whole = (begun >= 0) & (begun + length <= state.written) & (begun % self.spec.period == 0)
+        own = kept[:, (begun[:, None] + jnp.arange(length)) % steps_per_row]
+        mixed = self.spec.mix * own.max(-1) + (1 - self.spec.mix) * own.mean(-1)
         weight = jnp.where(whole, self._weight(mixed), 0.0)
-        tree = set_leaves(state.tree, jnp.arange(rows)[:, None], begun[None] % per_row, weight)
+        tree = set_leaves(state.tree, jnp.arange(rows)[:, None], begun[None] % steps_per_row, weight)
         return replace(state, priority=kept, tree=tree, highest=jnp.maximum(state.highest, jnp.max(given)))
 
-    def _draw_alike(self, state: Rings, key: jax.Array, n: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def _draw_alike(self, state: DeviceTable, key: jax.Array, n: int) -> tuple[jax.Array, jax.Array, jax.Array]:
         rows = state_rows(state)
         first, count = self._begun(state)
         key_row, key_item = jax.random.split(key)
         row = jax.random.randint(key_row, (n,), 0, rows)
         item = jax.random.randint(key_item, (n,), 0, jnp.maximum(count, 1))
         probability = jnp.broadcast_to(1.0 / (jnp.maximum(count, 1) * rows).astype(jnp.float32), (n,))
-        return row, (first + item * self.kept.period) % self.kept.per_row, probability
+        return row, (first + item * self.spec.period) % self.spec.steps_per_row, probability
 
-    def _draw_by_weight(self, state: Rings, key: jax.Array, n: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def _draw_by_weight(self, state: DeviceTable, key: jax.Array, n: int) -> tuple[jax.Array, jax.Array, jax.Array]:
         assert state.tree is not None
         sums = jnp.cumsum(state.tree[:, 1])
         # One draw in each of n equal parts of the whole: each item is drawn as often, with less chance in it.
@@ -130,23 +138,29 @@ class DeviceReplay:
         slot, weight = find_leaf(state.tree, row, mass - (sums[row] - state.tree[row, 1]))
         return row, slot, weight / sums[-1]
 
-    def _begun(self, state: Rings) -> tuple[jax.Array, jax.Array]:
+    def _begun(self, state: DeviceTable) -> tuple[jax.Array, jax.Array]:
         """The first step of an environment at which a whole item begins, and how many items it has."""
-        period = self.kept.period
-        oldest = jnp.maximum(state.written - self.kept.per_row, 0)
+        period = self.spec.period
+        oldest = jnp.maximum(state.written - self.spec.steps_per_row, 0)
         first = (oldest + period - 1) // period * period
-        return first, jnp.maximum((state.written - self.kept.length - first) // period + 1, 0)
+        return first, jnp.maximum((state.written - self.spec.length - first) // period + 1, 0)
 
     def _weight(self, priority: jax.Array) -> jax.Array:
-        assert self.kept.exponent is not None
-        return jnp.power(priority, self.kept.exponent)
+        assert self._exponent is not None
+        return jnp.power(priority, self._exponent)
+
+    @property
+    def _exponent(self) -> float | None:
+        """The priority exponent; None if all items have the same probability."""
+        selector = parse_selector(self.spec.sampler)
+        return selector.exponent if isinstance(selector, Prioritised) else None
 
     @property
     def _leaves(self) -> int:
-        return 1 << (self.kept.per_row - 1).bit_length()
+        return 1 << (self.spec.steps_per_row - 1).bit_length()
 
 
-def state_rows(state: Rings) -> int:
+def state_rows(state: DeviceTable) -> int:
     return jax.tree.leaves(state.steps)[0].shape[0]
 
 

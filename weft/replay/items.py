@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft.errors import WeftError
-from weft.replay.store import Index, span
+from weft.replay.store import Index, as_slice
 
 HANDS = np.uint64(1 << 32)
 SLOT = np.uint64((1 << 32) - 1)
@@ -85,7 +85,7 @@ class ItemArrays:
 
     def enter(self, slots: np.ndarray, *, start: Any, length: Any, priority: Any) -> np.ndarray:
         """Put items into the slots that `free_slots` gave; their keys."""
-        index = span(slots)
+        index = as_slice(slots)
         self.key[index] += HANDS
         self.start[index] = start
         self.length[index] = length
@@ -96,7 +96,7 @@ class ItemArrays:
 
     def leave(self, slots: np.ndarray) -> None:
         """The items of these slots, each once, have gone."""
-        index = span(slots)
+        index = as_slice(slots)
         self.key[index] += HANDS
         left = self.capacity - self.size
         self.free[left : left + len(slots)] = slots[::-1]
@@ -136,7 +136,7 @@ class ItemArrays:
         self.size, self.draws = int(state["size"]), int(state["draws"])
 
 
-class Starts:
+class StartIndex:
     """Which items start at which place of a store, so that they go when it is written over."""
 
     def __init__(self, places: int) -> None:
@@ -145,7 +145,7 @@ class Starts:
         """The slots of further items that start at the same place: seldom any."""
 
     def add(self, slots: np.ndarray, places: np.ndarray) -> None:
-        index: Index = span(places)
+        index: Index = as_slice(places)
         free = self.slot[index] < 0
         self.slot[places[free]] = slots[free]
         further = self.slot[index] != slots

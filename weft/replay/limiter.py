@@ -17,9 +17,12 @@ False
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from weft.errors import WeftError
+from weft.replay.registry import from_text
 
 
 @dataclass(frozen=True)
@@ -103,3 +106,22 @@ def Queue(size: int) -> Limiter:
 def Stack(size: int) -> Limiter:
     """As a queue; for a table with max_times_sampled=1 whose sampler is Lifo()."""
     return Queue(size)
+
+
+LIMITERS: dict[str, Callable[..., Limiter]] = {
+    "minimum": lambda n: MinimumSize(int(n)),
+    "samples_per_insert": lambda ratio, minimum, error: SamplesPerInsert(ratio, int(minimum), error),
+    "queue": lambda n: Queue(int(n)),
+    "stack": lambda n: Stack(int(n)),
+}
+"""Functions of numbers that make limiters, by the names that declarations use."""
+
+
+def parse_limiter(text: str, role: str = "limiter") -> Limiter:
+    """A limiter from its name and numbers: `queue:5`. Errors call it `role`."""
+    kinds = {name: partial(_from_numbers, make) for name, make in LIMITERS.items()}
+    return from_text(text, kinds, role)
+
+
+def _from_numbers(make: Callable[..., Limiter], options: str) -> Limiter:
+    return make(*(float(number) for number in options.split(",") if number))

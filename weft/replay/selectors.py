@@ -1,116 +1,50 @@
-"""Selectors: who is sampled, and who goes when a table is full.
+"""The selectors of weft, and the registry of their names.
 
-A selector knows the slots of a table and their priorities, and chooses among them. It needs three methods; a
-selector of one's own is a subclass with these:
-
->>> class Loudest(Selector):
-...     "Always the slot with the highest priority."
-...     def __init__(self):
-...         self.priority = {}
-...     def insert(self, slots, priorities):
-...         self.priority.update(zip(slots.tolist(), priorities.tolist()))
-...     def remove(self, slots):
-...         for slot in slots.tolist():
-...             del self.priority[slot]
-...     def choose(self, n, rng):
-...         return np.full(n, max(self.priority, key=self.priority.__getitem__)), np.ones(n)
->>> loudest = Loudest()
->>> loudest.insert(np.array([0, 1, 2]), np.array([0.5, 2.0, 1.0]))
->>> loudest.take(2, np.random.default_rng(0))[0].tolist()
-[1, 2]
-
-A selector has a state, so each table has selectors of its own.
+>>> selector = parse_selector("prioritised:0.5")
+>>> type(selector).__name__, selector.options()
+('Prioritised', {'exponent': 0.5})
 """
 
 import heapq
-from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
 
 from weft.errors import WeftError
-from weft.replay.store import span
+from weft.replay.registry import from_text
+from weft.replay.selector import Chosen, Selector, Slots
+from weft.replay.store import as_slice
+from weft.replay.sumtree import SumTree
 
-Slots = np.ndarray
-Chosen = tuple[np.ndarray, np.ndarray]
-"""Slots, int64[n], and the probability with which each was chosen, float64[n]."""
-
-NARROW = np.int32
-"""Of slots and places that are kept: half the memory."""
+INDEX = np.int32
+"""The type of stored slots and positions: int32 takes half the memory of int64."""
 SCAN = 4096
-"""How many that have gone are looked over, or kept, at once."""
-
-
-class Selector(ABC):
-    """Chooses slots; `insert`, `remove` and `choose` are what a selector must have."""
-
-    capacity = 0
-    """Slots of the table that it belongs to."""
-    by_slot = False
-    """Whether to insert a slot that is there already is as good as to remove it first."""
-
-    @abstractmethod
-    def insert(self, slots: Slots, priorities: np.ndarray) -> None:
-        """New slots, or slots whose priority has changed."""
-
-    @abstractmethod
-    def remove(self, slots: Slots) -> None:
-        """Slots that are there, each once."""
-
-    @abstractmethod
-    def choose(self, n: int, rng: np.random.Generator) -> Chosen:
-        """n slots, independently of each other; there is at least one."""
-
-    def take(self, n: int, rng: np.random.Generator) -> Chosen:
-        """n different slots, each chosen when those before it were removed; all of them are removed."""
-        chosen: list[Chosen] = []
-        while n:
-            # To draw again whatever came twice is the same as to draw from what is left.
-            slots, probabilities = self.choose(n, rng)
-            first = np.sort(np.unique(slots, return_index=True)[1])
-            chosen.append((slots[first], probabilities[first]))
-            self.remove(slots[first])
-            n -= len(first)
-        return joined(chosen)
-
-    def reserve(self, capacity: int) -> None:
-        """Make room for the slots of a table, once."""
-        if self.capacity:
-            raise WeftError(f"this {type(self).__name__} belongs to a table already: give each table one of its own")
-        self.capacity = capacity
-
-    def state(self) -> dict[str, Any]:
-        """What must be saved to go on exactly: arrays, and values that JSON can hold."""
-        return {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in vars(self).items()}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` gave."""
-        for name, value in state.items():
-            setattr(self, name, value.copy() if isinstance(value, np.ndarray) else value)
+"""How many removed entries are scanned at once, or kept before the order is compacted."""
 
 
 class Uniform(Selector):
-    """Every slot is as likely as any other."""
+    """All slots have the same probability."""
 
-    by_slot = True
+    uses_priorities = False
+    insert_replaces = True
 
-    def reserve(self, capacity: int) -> None:
-        super().reserve(capacity)
-        self.slots = np.zeros(capacity, NARROW)
-        self.place = np.full(capacity, -1, NARROW)
+    def allocate(self, capacity: int) -> None:
+        super().allocate(capacity)
+        self.slots = np.zeros(capacity, INDEX)
+        self.place = np.full(capacity, -1, INDEX)
         self.size = 0
 
     def insert(self, slots: Slots, priorities: np.ndarray) -> None:
-        new = _new(slots, self.place)
+        new = _absent(slots, self.place)
         if not len(new):
             return
         end = self.size + len(new)
         self.slots[self.size : end] = new
-        self.place[span(new)] = np.arange(self.size, end)
+        self.place[as_slice(new)] = np.arange(self.size, end)
         self.size = end
 
     def remove(self, slots: Slots) -> None:
-        """The last ones move into the gaps."""
+        """Fill the gaps with the last slots."""
         left = self.size - len(slots)
         gaps = self.place[slots]
         self.place[slots] = -1
@@ -124,32 +58,91 @@ class Uniform(Selector):
     def choose(self, n: int, rng: np.random.Generator) -> Chosen:
         return self.slots.take(rng.integers(0, self.size, n)).astype(np.int64), np.full(n, 1 / self.size)
 
-    def take(self, n: int, rng: np.random.Generator) -> Chosen:
+    def pop(self, n: int, rng: np.random.Generator) -> Chosen:
         probabilities = 1 / np.arange(self.size, self.size - n, -1)
         slots = self.slots[rng.choice(self.size, n, replace=False)].astype(np.int64)
         self.remove(slots)
         return slots, probabilities
 
+    def total_weight(self) -> float:
+        return float(self.size)
+
+
+class Prioritised(Selector):
+    """A slot's probability is proportional to its priority raised to `exponent` (Schaul et al. 2016).
+
+    If all priorities are zero, all slots have the same probability.
+
+    >>> sampler = Prioritised(exponent=1.0)
+    >>> sampler.allocate(4)
+    >>> sampler.insert(np.array([0, 1, 3]), np.array([0.0, 1.0, 3.0]))
+    >>> slots, probabilities = sampler.choose(1000, np.random.default_rng(0))
+    >>> dict(zip(slots.tolist(), probabilities.tolist())) == {1: 0.25, 3: 0.75}
+    True
+    """
+
+    insert_replaces = True
+
+    def __init__(self, exponent: float = 0.6) -> None:
+        if not 0 <= exponent < np.inf:
+            raise WeftError(f"the priority exponent is {exponent}: expected a finite number of at least 0")
+        self.exponent = exponent
+
+    def allocate(self, capacity: int) -> None:
+        super().allocate(capacity)
+        self.tree = SumTree(capacity)
+        self.present = np.zeros(capacity, bool)
+
+    def insert(self, slots: Slots, priorities: np.ndarray) -> None:
+        self.present[as_slice(slots)] = True
+        constant = priorities.strides == (0,)  # one number for all slots, from `weft.replay.items.repeated`
+        self.tree.set(slots, (priorities[:1] if constant else priorities) ** self.exponent)
+
+    def remove(self, slots: Slots) -> None:
+        self.present[slots] = False
+        self.tree.set(slots, 0.0)
+
+    def choose(self, n: int, rng: np.random.Generator) -> Chosen:
+        chosen = self.tree.choose(n, rng)
+        if chosen is None:
+            slots = np.flatnonzero(self.present)
+            return rng.choice(slots, n), np.full(n, 1 / len(slots))
+        return chosen
+
+    def options(self) -> dict[str, Any]:
+        return {"exponent": self.exponent}
+
+    def total_weight(self) -> float:
+        return self.tree.total
+
+    def state(self) -> dict[str, Any]:
+        return {"weights": self.tree.weights[: self.capacity].copy(), "there": self.present.copy()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.present = state["there"].copy()
+        self.tree.set(np.arange(self.capacity), state["weights"])
+
 
 class _Ordered(Selector):
-    """Slots in the order they came: those between `head` and `tail`, with -1 where one has gone."""
+    """Slots in the order of insertion: the entries of `order` from `head` to `tail`, where -1 marks removed slots."""
 
+    uses_priorities = False
     step: int
-    """1 from the oldest on, -1 from the newest back."""
+    """1 to choose the oldest slot first, -1 to choose the newest first."""
 
-    def reserve(self, capacity: int) -> None:
-        super().reserve(capacity)
-        self.order = np.zeros(2 * capacity, NARROW)
-        self.place = np.full(capacity, -1, NARROW)
+    def allocate(self, capacity: int) -> None:
+        super().allocate(capacity)
+        self.order = np.zeros(2 * capacity, INDEX)
+        self.place = np.full(capacity, -1, INDEX)
         self.head = self.tail = self.size = 0
 
     def insert(self, slots: Slots, priorities: np.ndarray) -> None:
-        new = _new(slots, self.place)
+        new = _absent(slots, self.place)
         if self.tail + len(new) > len(self.order):
-            self._close_gaps()
+            self._compact()
         end = self.tail + len(new)
         self.order[self.tail : end] = new
-        self.place[span(new)] = np.arange(self.tail, end)
+        self.place[as_slice(new)] = np.arange(self.tail, end)
         self.tail = end
         self.size += len(new)
 
@@ -159,20 +152,20 @@ class _Ordered(Selector):
         self.size -= len(slots)
         self._trim()
         if self.tail - self.head > 2 * self.size + SCAN:
-            self._close_gaps()
+            self._compact()
 
     def choose(self, n: int, rng: np.random.Generator) -> Chosen:
         return np.full(n, self._first(1)[0][0]), np.ones(n)
 
-    def take(self, n: int, rng: np.random.Generator) -> Chosen:
+    def pop(self, n: int, rng: np.random.Generator) -> Chosen:
         slots, width = self._first(n)
-        self.place[span(slots)] = -1
+        self.place[as_slice(slots)] = -1
         self.size -= n
-        self._pass_over(width)
+        self._drop(width)
         return slots, np.ones(n)
 
     def _first(self, n: int) -> tuple[Slots, int]:
-        """The n that are next, and how many entries these are with those that have gone."""
+        """The next n slots, and how many entries of `order` they span, including removed slots."""
         width = n
         while True:
             part = self.order[self.head : self.tail][:: self.step][:width]
@@ -183,27 +176,28 @@ class _Ordered(Selector):
                 return part[found[:n]].astype(np.int64), int(found[n - 1]) + 1 if n else 0
             width *= 4
 
-    def _pass_over(self, count: int) -> None:
+    def _drop(self, count: int) -> None:
+        """Drop entries at the end of `order` that is chosen from."""
         if self.step > 0:
             self.head += count
         else:
             self.tail -= count
 
     def _trim(self) -> None:
-        """Move the end that is chosen from past those that have gone."""
+        """Drop the removed slots at the end of `order` that is chosen from."""
         while self.head < self.tail:
-            gone = self.order[self.head : self.tail][:: self.step][:SCAN] < 0
-            count = len(gone) if gone.all() else int(gone.argmin())
-            self._pass_over(count)
+            removed = self.order[self.head : self.tail][:: self.step][:SCAN] < 0
+            count = len(removed) if removed.all() else int(removed.argmin())
+            self._drop(count)
             if count < SCAN:
                 break
 
-    def _close_gaps(self) -> None:
-        left = self.order[self.head : self.tail]
-        left = left[left >= 0]
-        self.head, self.tail = 0, len(left)
-        self.order[: self.tail] = left
-        self.place[left] = np.arange(self.tail)
+    def _compact(self) -> None:
+        present = self.order[self.head : self.tail]
+        present = present[present >= 0]
+        self.head, self.tail = 0, len(present)
+        self.order[: self.tail] = present
+        self.place[present] = np.arange(self.tail)
 
 
 class Fifo(_Ordered):
@@ -219,13 +213,13 @@ class Lifo(_Ordered):
 
 
 class _Heap(Selector):
-    """The slot with the first priority; of several, the oldest."""
+    """The slot with the lowest `sign * priority`; among equals, the oldest."""
 
     sign: int
 
     def __init__(self) -> None:
         self.entries: dict[int, tuple[float, int, int]] = {}
-        """The entry of every slot: priority, number of its insert, slot. Others in the heap count for nothing."""
+        """The current entry of each slot: `sign * priority`, insertion number, slot. The heap also holds stale ones."""
         self.heap: list[tuple[float, int, int]] = []
         self.count = 0
 
@@ -248,7 +242,7 @@ class _Heap(Selector):
             heapq.heappop(self.heap)
         return np.full(n, self.heap[0][2]), np.ones(n)
 
-    def take(self, n: int, rng: np.random.Generator) -> Chosen:
+    def pop(self, n: int, rng: np.random.Generator) -> Chosen:
         slots = np.empty(n, np.int64)
         for index in range(n):
             slots[index : index + 1] = self.choose(1, rng)[0]
@@ -265,25 +259,57 @@ class _Heap(Selector):
 
 
 class MinHeap(_Heap):
-    """The slot with the lowest priority; of several, the oldest."""
+    """The slot with the lowest priority; among equals, the oldest."""
 
     sign = 1
 
 
 class MaxHeap(_Heap):
-    """The slot with the highest priority; of several, the oldest."""
+    """The slot with the highest priority; among equals, the oldest."""
 
     sign = -1
 
 
-def _new(slots: Slots, place: np.ndarray) -> Slots:
-    """Those of the slots that have no place yet."""
+SELECTORS: dict[str, type[Selector]] = {
+    "uniform": Uniform,
+    "prioritised": Prioritised,
+    "fifo": Fifo,
+    "lifo": Lifo,
+    "minheap": MinHeap,
+    "maxheap": MaxHeap,
+}
+"""Selectors by the names that declarations use. Add an entry to make a selector available by name."""
+
+
+def parse_selector(text: str, role: str = "selector") -> Selector:
+    """A new selector from its name and options: `fifo`, `prioritised:0.6`. Errors call it `role`."""
+    return from_text(text, {name: kind.from_text for name, kind in SELECTORS.items()}, role)
+
+
+def describe_selector(selector: Selector) -> list[Any]:
+    """The class name of a selector and its options, as a checkpoint stores them."""
+    return [type(selector).__name__, selector.options()]
+
+
+def make_selector(description: list[Any]) -> Selector | None:
+    """A new selector from its description in a checkpoint; None if its class is not registered."""
+    class_name, options = description
+    kinds = {kind.__name__: kind for kind in SELECTORS.values()}
+    return kinds[class_name](**options) if class_name in kinds else None
+
+
+def importance_weights(probability: np.ndarray, size: int, exponent: float) -> np.ndarray:
+    """Weights that correct the bias of prioritised sampling: (size * p) ** -exponent, divided by their maximum.
+
+    >>> importance_weights(np.array([0.5, 0.25]), size=4, exponent=1.0).tolist()
+    [0.5, 1.0]
+    """
+    weights = (size * np.asarray(probability, np.float64)) ** -exponent
+    weights /= weights.max()
+    return weights
+
+
+def _absent(slots: Slots, place: np.ndarray) -> Slots:
+    """The slots that are not present yet: `place` is -1 for them."""
     places = place.take(slots)
     return slots if places.max(initial=-1) < 0 else slots[places < 0]
-
-
-def joined(chosen: list[Chosen]) -> Chosen:
-    """One after the other."""
-    if not chosen:
-        return np.empty(0, np.int64), np.empty(0)
-    return np.concatenate([slots for slots, _ in chosen]), np.concatenate([some for _, some in chosen])

@@ -42,9 +42,9 @@ class Store:
         self.structure = Structure(signature)
         self.rows = rows
         self.steps_per_row = capacity // rows
-        self.places = self.steps_per_row * rows
+        self.capacity = self.steps_per_row * rows
         # Memory that was never written to is not taken from the machine.
-        self.columns = [np.zeros((self.places, *shape), dtype) for _, shape, dtype in self.structure.columns]
+        self.columns = [np.zeros((self.capacity, *shape), dtype) for _, shape, dtype in self.structure.columns]
         self.counts = np.zeros(rows, np.int64)
         """Steps that every row has had."""
         self.placed = False
@@ -67,11 +67,11 @@ class Store:
             if self.placed:
                 raise WeftError("this store is filled by its table's insert, and cannot be appended to as well")
             positions = self._positions(rows, n)
-            places = positions % self.places
-            if positions.size and positions.max() >= self.places:
+            places = positions % self.capacity
+            if positions.size and positions.max() >= self.capacity:
                 for reader in self.readers:
-                    reader.overwritten(places[positions >= self.places])
-            self.put(arrays, span(places))
+                    reader.overwritten(places[positions >= self.capacity])
+            self.put(arrays, as_slice(places))
             return positions
 
     def claim(self) -> None:
@@ -93,7 +93,7 @@ class Store:
 
     def read(self, positions: Any, columns: Sequence[str] | None = None) -> Any:
         """The steps at positions of any shape: nested as they came; with `columns`, a dictionary of those."""
-        places = np.asarray(positions, np.int64) % self.places
+        places = np.asarray(positions, np.int64) % self.capacity
         if columns is None:
             return self.structure.unflatten([column.take(places, axis=0, mode="clip") for column in self.columns])
         return {name: self.column(name).take(places, axis=0, mode="clip") for name in columns}
@@ -124,7 +124,7 @@ class Store:
     def state(self) -> dict[str, Any]:
         """What must be saved: arrays, and values that JSON can hold. Columns are by their names, not copied."""
         with self.lock:
-            written = self.places if self.placed else min(self.places, int(self.counts.max()) * self.rows)
+            written = self.capacity if self.placed else min(self.capacity, int(self.counts.max()) * self.rows)
             columns = {name: column[:written] for name, column in zip(self.structure.names, self.columns, strict=True)}
             return {"columns": columns, "counts": self.counts.copy(), "placed": self.placed}
 
@@ -144,7 +144,7 @@ class Store:
         else:
             added = np.bincount(rows, minlength=self.rows)
             most = int(added.max(initial=0))
-            numbers = self.counts[rows] if most <= 1 else self.counts[rows] + ranks(rows)
+            numbers = self.counts[rows] if most <= 1 else self.counts[rows] + count_earlier_equal(rows)
         if most > self.steps_per_row:
             raise WeftError(
                 f"append of {most} steps to a row that holds {self.steps_per_row}: append less at once, or make the "
@@ -154,7 +154,7 @@ class Store:
         return numbers * self.rows + rows
 
 
-def span(places: np.ndarray) -> Index:
+def as_slice(places: np.ndarray) -> Index:
     """Places that follow each other as a slice, which is several times as quick to index with."""
     n = len(places)
     if n:
@@ -165,7 +165,7 @@ def span(places: np.ndarray) -> Index:
     return places
 
 
-def ranks(rows: np.ndarray) -> np.ndarray:
+def count_earlier_equal(rows: np.ndarray) -> np.ndarray:
     """How many equal ones stand before each."""
     order = np.argsort(rows, kind="stable")
     sorted_rows = rows[order]

@@ -13,13 +13,12 @@ from weft.errors import WeftError
 from weft.replay.limiter import Queue
 from weft.replay.patterns import First, Last, Pick
 from weft.replay.pipeline import Pipeline
-from weft.replay.selectors import Fifo
+from weft.replay.selectors import Fifo, Prioritised
 from weft.replay.server.calls import Request
 from weft.replay.server.client import connect
 from weft.replay.server.server import Server
 from weft.replay.server.service import Service
 from weft.replay.store import Store
-from weft.replay.sumtree import Prioritised
 from weft.replay.table import Table
 from weft.replay.writer import Writer
 

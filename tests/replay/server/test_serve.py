@@ -11,10 +11,9 @@ import pytest
 from weft.cli import main
 from weft.errors import WeftError
 from weft.replay.limiter import MinimumSize, Queue, SamplesPerInsert
-from weft.replay.selectors import Fifo, MaxHeap
+from weft.replay.selectors import Fifo, MaxHeap, Prioritised
 from weft.replay.server.client import connect
 from weft.replay.server.declare import declare, declare_all, read_tables, read_words
-from weft.replay.sumtree import Prioritised
 
 FILE = """
 [tables.experience]
@@ -46,7 +45,7 @@ def test_a_file_declares_tables(tmp_path):
     assert isinstance(experience.sampler, Prioritised) and experience.sampler.exponent == 0.7
     assert experience.limiter == SamplesPerInsert(4.0, 10, 100.0)
     assert experience.store.column("obs/seen").shape == (100, 2, 3)
-    assert (sequences.length, sequences.store.rows, sequences.store.places) == (3, 2, 80)
+    assert (sequences.length, sequences.store.rows, sequences.store.capacity) == (3, 2, 80)
     assert isinstance(sequences.remover, MaxHeap) and sequences.limiter == MinimumSize(1)
     assert first.store is sequences.store and first.limiter == Queue(5) and isinstance(first.sampler, Fifo)
     (tmp_path / "tables.json").write_text('{"tables": {"a": {"capacity": 5, "columns": {"x": "bool"}}}}')
@@ -62,7 +61,7 @@ def test_a_file_declares_tables(tmp_path):
         (["capacity=5", "x=text"], r"column 'x' of table 'a' is 'text': expected .* float32\[4\]"),
         (["capacity=5", "x=str[3]"], "column 'x'"),
         (["capacity=5", "x=bool", "sampler=best"], "unknown sampler of table 'a': 'best'"),
-        (["capacity=5", "x=bool", "limiter=queue"], "limiter 'queue' of table 'a': expected other numbers"),
+        (["capacity=5", "x=bool", "limiter=queue"], "limiter of table 'a' is 'queue': expected other numbers"),
         (["capacity=5", "x=bool", "limiter=minimum:9"], "asks for 9 items"),
         (["capacity=5", "store=b"], "share a store with"),
         (["capacity"], "not of the form"),

@@ -9,11 +9,10 @@ from scipy import stats
 from tests.replay.server.serving import SIGNATURE, steps, table
 from weft.errors import WeftError
 from weft.replay.limiter import MinimumSize
-from weft.replay.selectors import Fifo
+from weft.replay.selectors import Fifo, Prioritised
 from weft.replay.server.client import connect
 from weft.replay.server.server import Server
 from weft.replay.store import Store
-from weft.replay.sumtree import Prioritised
 from weft.replay.table import Table
 
 
@@ -128,7 +127,7 @@ def test_rows_are_dealt_out_to_the_servers():
 
 def test_it_says_what_cannot_be():
     with spread(table(sampler=Fifo()), table(sampler=Fifo())) as (shards, sharded):
-        with pytest.raises(WeftError, match="table 'a' samples by Fifo: only Uniform and Prioritised"):
+        with pytest.raises(WeftError, match="samples by Fifo, which has no weights: .* Uniform and Prioritised"):
             sharded.sample(1)
         sharded.limiter = MinimumSize(7)
         assert sharded.limiter == MinimumSize(7)

@@ -13,10 +13,8 @@ import numpy as np
 from weft.errors import WeftError
 from weft.replay.limiter import Limiter
 from weft.replay.pipeline import Pipeline
-from weft.replay.selectors import Uniform
 from weft.replay.server import shared, wire
 from weft.replay.server.reading import DATA, reading_into
-from weft.replay.sumtree import Prioritised
 from weft.replay.table import Table
 
 NOW = 0.0
@@ -209,15 +207,13 @@ def _steps(table: Table, arrays: Arrays) -> Any:
 
 
 def _mass(table: Table) -> float:
-    sampler = table.sampler
-    if isinstance(sampler, Prioritised):
-        return sampler.tree.total
-    if isinstance(sampler, Uniform):
-        return float(table.size)
-    kind = type(sampler).__name__
-    raise WeftError(
-        f"table {table.name!r} samples by {kind}: only Uniform and Prioritised ones can be spread over servers"
-    )
+    total = table.sampler.total_weight()
+    if total is None:
+        raise WeftError(
+            f"table {table.name!r} samples by {type(table.sampler).__name__}, which has no weights: only tables whose "
+            "sampler has weights, such as Uniform and Prioritised, can be spread over servers"
+        )
+    return total
 
 
 def _arrays(values: Mapping[str, Any]) -> Arrays:

@@ -28,26 +28,16 @@ from typing import Any
 import numpy as np
 
 from weft.errors import WeftError, unknown
-from weft.replay.limiter import MinimumSize, Queue, SamplesPerInsert, Stack
+from weft.replay.limiter import parse_limiter
 from weft.replay.nested import by_name
-from weft.replay.selectors import Fifo, Lifo, MaxHeap, MinHeap, Uniform
+from weft.replay.selectors import parse_selector
 from weft.replay.store import Store
-from weft.replay.sumtree import Prioritised
 from weft.replay.table import Table
 
-SELECTORS: dict[str, Callable[..., Any]] = {
-    "uniform": Uniform,
-    "prioritised": Prioritised,
-    "fifo": Fifo,
-    "lifo": Lifo,
-    "minheap": MinHeap,
-    "maxheap": MaxHeap,
-}
-LIMITERS: dict[str, Callable[..., Any]] = {
-    "minimum": lambda n: MinimumSize(int(n)),
-    "samples_per_insert": lambda ratio, minimum, error: SamplesPerInsert(ratio, int(minimum), error),
-    "queue": lambda n: Queue(int(n)),
-    "stack": lambda n: Stack(int(n)),
+PARSERS: dict[str, Callable[[str, str], Any]] = {
+    "sampler": parse_selector,
+    "remover": parse_selector,
+    "limiter": parse_limiter,
 }
 NUMBERS = ("capacity", "length", "rows", "steps", "max_times_sampled", "seed")
 OPTIONS = (*NUMBERS, "sampler", "remover", "limiter", "store", "columns")
@@ -88,9 +78,9 @@ def declare(name: str, options: Any, others: Mapping[str, Table] | None = None) 
     settings: dict[str, Any] = {
         key: numbers[key] for key in ("capacity", "length", "max_times_sampled", "seed") if key in numbers
     }
-    for role, kinds in {"sampler": SELECTORS, "remover": SELECTORS, "limiter": LIMITERS}.items():
+    for role, parse in PARSERS.items():
         if role in options:
-            settings[role] = _kind(name, role, options[role], kinds)
+            settings[role] = parse(str(options[role]), f"{role} of table {name!r}")
     return Table(**_where(name, options, numbers, others or {}), name=name, **settings)
 
 
@@ -141,16 +131,6 @@ def _column(table: str, column: str, kind: Any) -> np.ndarray:
         )
     shape = tuple(int(side) for side in (match[2] or "").split(",") if side.strip())
     return np.broadcast_to(np.zeros((), dtype), shape)
-
-
-def _kind(table: str, role: str, given: Any, kinds: Mapping[str, Callable[..., Any]]) -> Any:
-    name, _, numbers = str(given).partition(":")
-    if name not in kinds:
-        raise unknown(f"{role} of table {table!r}:", name, kinds)
-    try:
-        return kinds[name](*(float(number) for number in numbers.split(",") if number))
-    except (TypeError, ValueError, OverflowError):
-        raise WeftError(f"{role} {given!r} of table {table!r}: expected other numbers after {name!r}") from None
 
 
 def _whole(table: str, option: str, value: Any) -> int:

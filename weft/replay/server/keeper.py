@@ -78,7 +78,7 @@ class Keeper:
 
     def _put_back(self) -> None:
         state = checkpoint.read(self._path("checkpoint", self.number))
-        checkpoint.put_back(state, self.service.tables)
+        checkpoint.restore_tables(state, self.service.tables)
         for client, number, result, arrays in state["answers"]:
             self.service.answers.settle(client, number, Reply(result, arrays))
         logs = sorted(number for number in self._numbers("log") if number >= self.number)

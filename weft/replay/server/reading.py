@@ -26,7 +26,7 @@ class WholeInto:
 
     def read(self, store: Store, items: Items, longest: int) -> Any:
         steps = np.arange(longest)
-        places = (items.start[:, None] + steps * store.rows if longest > 1 else items.start) % store.places
+        places = (items.start[:, None] + steps * store.rows if longest > 1 else items.start) % store.capacity
         read: list[np.ndarray] = []
         for name, column in zip(store.structure.names, store.columns, strict=True):
             array = self.room.new(DATA + name, (*places.shape, *column.shape[1:]), column.dtype)

@@ -15,7 +15,7 @@ import numpy as np
 
 from weft.replay.nested import Structure, by_name
 from weft.replay.server.reading import DATA
-from weft.replay.store import Store, ranks
+from weft.replay.store import Store, count_earlier_equal
 
 if TYPE_CHECKING:
     from weft.replay.server.client import Client
@@ -53,7 +53,7 @@ class RemoteStore:
             if sum(len(waiting) for _, waiting, _ in self.waiting) + n > min(WAITING, self.steps_per_row):
                 self.flush()
             rows = np.zeros(n, np.int64) if rows is None else np.asarray(rows, np.int64)
-            positions = (self.counts[rows] + ranks(rows)) * self.rows + rows
+            positions = (self.counts[rows] + count_earlier_equal(rows)) * self.rows + rows
             self.counts += np.bincount(rows, minlength=self.rows)
             self.waiting.append(([np.array(array) for array in arrays], rows, positions))
             return positions

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from weft.errors import WeftError, unknown
-from weft.replay.gate import NotYet
+from weft.replay.blocking import LimiterTimeout
 from weft.replay.server import wire
 from weft.replay.server.calls import CALLS, Call, Reply, Request, bytes_of_sample
 from weft.replay.server.journal import Journal
@@ -204,12 +204,12 @@ class Service:
                 reply = self._carry_out(call, table, request)
                 changes.one_more()
                 return reply
-            except NotYet as error:
+            except LimiterTimeout as error:
                 if not call.waits:
                     raise
                 left = LOOK if deadline is None else deadline - time.monotonic()
                 if left <= 0:
-                    raise NotYet.after(f"{request.timeout:g}", error.call, error.why) from None
+                    raise LimiterTimeout(error.call, error.reason, f"{request.timeout:g}") from None
                 if not wait:
                     raise Blocked from None
             changes.wait_past(count, min(left, LOOK))
@@ -222,7 +222,7 @@ class Service:
             journal = self.journal
             try:
                 reply = call.run(table, request)
-            except NotYet:
+            except LimiterTimeout:
                 raise
             except Exception:
                 self._write(journal, request)  # some calls have an effect before they fail, and will again

@@ -3,12 +3,12 @@
 >>> from weft.replay.limiter import MinimumSize
 >>> items = ItemArrays(capacity=10)
 >>> lock = threading.RLock()
->>> gate = Gate("a", lock, items, MinimumSize(3))
+>>> gate = BlockingLimiter("a", lock, items, MinimumSize(3))
 >>> with lock:
 ...     gate.wait_to_sample(2, timeout=0.0)
 Traceback (most recent call last):
 ...
-weft.replay.gate.NotYet: table 'a': sample of 2 waited 0.0 s: 0 items are in it and the limiter asks for 3
+weft.replay.blocking.LimiterTimeout: table 'a': sample of 2 waited 0.0 s: 0 items are in it and the limiter asks for 3
 """
 
 import threading
@@ -44,19 +44,15 @@ class Counts:
         self.max_priority = float(priorities.max(initial=self.max_priority))
 
 
-class NotYet(WeftError):
-    """The limiter did not allow a call for as long as it could wait."""
+class LimiterTimeout(WeftError):
+    """The limiter did not allow a call within the call's timeout."""
 
-    call = why = ""
-
-    @classmethod
-    def after(cls, seconds: float | str | None, call: str, why: str) -> "NotYet":
-        error = cls(f"{call} waited {seconds} s: {why}")
-        error.call, error.why = call, why
-        return error
+    def __init__(self, call: str, reason: str, seconds: float | str | None) -> None:
+        super().__init__(f"{call} waited {seconds} s: {reason}")
+        self.call, self.reason = call, reason
 
 
-class Gate:
+class BlockingLimiter:
     """The limiter of one table at work; `lock` is held while one waits or counts."""
 
     def __init__(
@@ -105,7 +101,7 @@ class Gate:
 
     def _wait(self, condition: threading.Condition, no: Says, never: Says, timeout: float | None, what: str) -> None:
         if not condition.wait_for(lambda: self.closed or never() or not no(), timeout):
-            raise NotYet.after(timeout, f"table {self.name!r}: {what}", no())
+            raise LimiterTimeout(f"table {self.name!r}: {what}", no(), timeout)
         if self.closed:
             raise WeftError(f"table {self.name!r} is closed: {what} is not possible any more")
         if reason := never():

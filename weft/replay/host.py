@@ -17,9 +17,9 @@ from jaxtyping import Array, Float, Int
 from weft.errors import WeftError
 from weft.fragments import replica
 from weft.host import host_call, new_token, objects
-from weft.replay.experience import Batch, Kept
+from weft.replay.interface import Batch, TableSpec
+from weft.replay.selectors import parse_selector
 from weft.replay.store import Store
-from weft.replay.sumtree import Prioritised
 from weft.replay.table import Table
 
 # Seconds that a sample waits for something to be inserted: a run does not get there, unless it is stuck.
@@ -41,7 +41,7 @@ class Name:
 class HostReplay:
     """A table that the run keeps on the host."""
 
-    kept: Kept
+    spec: TableSpec
 
     def init(self, step: Any, key: jax.Array) -> Name:
         like = jax.tree.map(lambda x: jnp.zeros((0, *x.shape[1:]), x.dtype), step)
@@ -56,7 +56,7 @@ class HostReplay:
 
     def sample(self, state: Name, key: jax.Array, shape: tuple[int, ...]) -> tuple[Name, Batch]:
         like, structure = jax.tree.flatten(state.like)
-        steps = [jax.ShapeDtypeStruct((self.kept.length, *shape, *x.shape[1:]), x.dtype) for x in like]
+        steps = [jax.ShapeDtypeStruct((self.spec.length, *shape, *x.shape[1:]), x.dtype) for x in like]
         keys, probability = jax.ShapeDtypeStruct((*shape, 2), jnp.uint32), jax.ShapeDtypeStruct(shape, jnp.float32)
         result = (steps, keys, probability, jax.ShapeDtypeStruct((), jnp.float32))
         token, (steps, keys, probability, size) = self._call(
@@ -70,24 +70,24 @@ class HostReplay:
 
     def _call(self, what: str, result: Any, state: Name, given: Any) -> tuple[Any, Any]:
         index, _ = replica()
-        call = partial(_called, self.kept, what)
+        call = partial(_called, self.spec, what)
         return host_call(call, result, state.token, state.name, index, given, name=f"replay.{what}")
 
 
-def _called(kept: Kept, what: str, token: np.ndarray, name: np.ndarray, index: np.ndarray, given: Any) -> Any:
+def _called(spec: TableSpec, what: str, token: np.ndarray, name: np.ndarray, index: np.ndarray, given: Any) -> Any:
     del token
     key, known = (HostReplay, int(name), int(index)), objects()
     with known.lock:
-        table = known.get(key) or known.keep(key, HostTable(kept))
+        table = known.get(key) or known.keep(key, HostTable(spec))
     return getattr(table, what)(given)
 
 
 class HostTable:
     """The table of one replica, in NumPy."""
 
-    def __init__(self, kept: Kept) -> None:
-        self.kept = kept
-        self.priority = np.zeros((kept.per_row, kept.rows))
+    def __init__(self, spec: TableSpec) -> None:
+        self.spec = spec
+        self.priority = np.zeros((spec.steps_per_row, spec.rows))
         self.table: Table | None = None
 
     def insert(self, given: Any) -> np.int32:
@@ -99,20 +99,20 @@ class HostTable:
         rows = np.tile(row, count)
         positions = store.append([leaf.reshape(-1, *leaf.shape[2:]) for leaf in leaves], rows)
         if priority is not None:
-            self.priority[positions // store.rows % self.kept.per_row, rows] = priority.reshape(-1)
-        first = positions // store.rows - (self.kept.length - 1)
-        whole = (first >= 0) & (first % self.kept.period == 0)
+            self.priority[positions // store.rows % self.spec.steps_per_row, rows] = priority.reshape(-1)
+        first = positions // store.rows - (self.spec.length - 1)
+        whole = (first >= 0) & (first % self.spec.period == 0)
         starts = (first * store.rows + rows)[whole]
         if len(starts):
             weights = None if priority is None else self._mixed(first[whole], rows[whole])
-            self.table.insert_items(starts, self.kept.length, weights)
+            self.table.insert_items(starts, self.spec.length, weights)
         return np.int32(self.table.size)
 
     def sample(self, given: Any) -> Any:
         """Items as leaves [length, *n, ...], drawn by a random key: as many as a given array has entries."""
         seed, like = given
         data, info = self._there().sample(like.size, PATIENCE, seed=np.random.default_rng(seed.reshape(-1)))
-        steps = [leaf[None] if self.kept.length == 1 else np.swapaxes(leaf, 0, 1) for leaf in data]
+        steps = [leaf[None] if self.spec.length == 1 else np.swapaxes(leaf, 0, 1) for leaf in data]
         steps = [leaf.reshape(leaf.shape[0], *like.shape, *leaf.shape[2:]) for leaf in steps]
         keys = np.ascontiguousarray(info.key).view(np.uint32).reshape(*like.shape, 2)
         return steps, keys, info.probability.astype(np.float32).reshape(like.shape), np.float32(info.table_size)
@@ -131,14 +131,13 @@ class HostTable:
         return self.table
 
     def _make(self, leaves: list[np.ndarray]) -> Table:
-        kept = self.kept
-        store = Store([leaf[0, 0] for leaf in leaves], capacity=kept.per_row * kept.rows, rows=kept.rows)
-        sampler = None if kept.exponent is None else Prioritised(kept.exponent)
-        capacity = kept.rows * -(-kept.per_row // kept.period)
-        return Table(store=store, capacity=capacity, length=kept.length, sampler=sampler)
+        spec = self.spec
+        store = Store([leaf[0, 0] for leaf in leaves], capacity=spec.steps_per_row * spec.rows, rows=spec.rows)
+        capacity = spec.rows * -(-spec.steps_per_row // spec.period)
+        return Table(store=store, capacity=capacity, length=spec.length, sampler=parse_selector(spec.sampler))
 
     def _mixed(self, first: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """The first priority of items, from those of their steps."""
-        places = (first[:, None] + np.arange(self.kept.length)) % self.kept.per_row
+        places = (first[:, None] + np.arange(self.spec.length)) % self.spec.steps_per_row
         own = self.priority[places, rows[:, None]]
-        return self.kept.mix * own.max(-1) + (1 - self.kept.mix) * own.mean(-1)
+        return self.spec.mix * own.max(-1) + (1 - self.spec.mix) * own.mean(-1)

@@ -38,7 +38,7 @@ class Batch:
         return self.probability.shape
 
     @property
-    def in_a_row(self) -> "Batch":
+    def flattened(self) -> "Batch":
         """The same with one axis in the place of all of `shape`."""
         rank = len(self.shape)
         steps = jax.tree.map(lambda x: x.reshape(x.shape[0], -1, *x.shape[1 + rank :]), self.steps)
@@ -46,7 +46,7 @@ class Batch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
+class TableSpec:
     """What a table keeps, and how it is drawn from."""
 
     capacity: int
@@ -57,20 +57,20 @@ class Kept:
     """Steps of an item."""
     period: int = 1
     """An item begins at every step of an environment, or at every second ..."""
-    exponent: float | None = None
-    """How much priorities matter: items are drawn by their priority to this power; None draws all alike."""
+    sampler: str = "uniform"
+    """The selector that draws items, with its options: `prioritised:0.6`. Device tables have these two only."""
     mix: float = 1.0
     """An item's first priority is between the mean (0) and the maximum (1) of its steps' priorities."""
 
     def __post_init__(self) -> None:
-        if self.per_row < self.length:
+        if self.steps_per_row < self.length:
             raise WeftError(
-                f"capacity={self.capacity} steps leave {self.per_row} for each of {self.rows} environments, and what "
-                f"is sampled is {self.length} steps long: give at least {self.rows * self.length}"
+                f"capacity={self.capacity} is {self.steps_per_row} steps for each of {self.rows} environments, and an "
+                f"item has {self.length} steps: give at least capacity={self.rows * self.length}"
             )
 
     @property
-    def per_row(self) -> int:
+    def steps_per_row(self) -> int:
         return self.capacity // self.rows
 
 
@@ -78,7 +78,7 @@ class Replay(Protocol):
     """A table's functions; they are fragments called `replay.insert`, `replay.sample` and `replay.update`."""
 
     @property
-    def kept(self) -> Kept: ...
+    def spec(self) -> TableSpec: ...
 
     def init(self, step: Any, key: jax.Array) -> Any:
         """An empty table for steps like this one, leaves [B, ...]."""

@@ -12,19 +12,20 @@ from hypothesis import given, settings
 from weft.errors import WeftError
 from weft.host import own_objects
 from weft.replay.device import DeviceReplay, find_leaf, set_leaves
-from weft.replay.experience import Kept, Replay
-from weft.replay.hosted import HostReplay
+from weft.replay.host import HostReplay
+from weft.replay.interface import Replay, TableSpec
 
 KINDS = {"device": DeviceReplay, "host": HostReplay}
 PRIORITIES = st.floats(0.125, 8.0, width=32)
+EXPONENTS = {"uniform": 0.0, "prioritised:0.5": 0.5, "prioritised:1": 1.0}
 
 
 class Model:
     """Rows of (number, priority) of steps, and the weights of the items in them."""
 
-    def __init__(self, kept: Kept) -> None:
-        self.kept = kept
-        self.rows: list[list[tuple[float, float]]] = [[] for _ in range(kept.rows)]
+    def __init__(self, spec: TableSpec) -> None:
+        self.spec = spec
+        self.rows: list[list[tuple[float, float]]] = [[] for _ in range(spec.rows)]
         self.changed: dict[tuple[float, ...], float] = {}
         self.highest = 1.0
 
@@ -36,53 +37,53 @@ class Model:
 
     def items(self) -> dict[tuple[float, ...], float]:
         """The steps of every item, with its priority."""
-        kept, found = self.kept, {}
+        spec, found = self.spec, {}
         for row in self.rows:
-            for first in range(max(0, len(row) - kept.per_row), len(row) - kept.length + 1):
-                if first % kept.period == 0:
-                    steps = row[first : first + kept.length]
+            for first in range(max(0, len(row) - spec.steps_per_row), len(row) - spec.length + 1):
+                if first % spec.period == 0:
+                    steps = row[first : first + spec.length]
                     numbers, own = tuple(n for n, _ in steps), [p for _, p in steps]
-                    mixed = kept.mix * max(own) + (1 - kept.mix) * sum(own) / len(own)
+                    mixed = spec.mix * max(own) + (1 - spec.mix) * sum(own) / len(own)
                     found[numbers] = self.changed.get(numbers, mixed)
         return found
 
     def probabilities(self) -> dict[tuple[float, ...], float]:
-        weights = {item: p ** (self.kept.exponent or 0.0) for item, p in self.items().items()}
+        weights = {item: p ** EXPONENTS[self.spec.sampler] for item, p in self.items().items()}
         total = sum(weights.values())
         return {item: weight / total for item, weight in weights.items()}
 
 
 @st.composite
-def histories(draw: Any) -> tuple[Kept, list[Any]]:
+def histories(draw: Any) -> tuple[TableSpec, list[Any]]:
     rows, length, period = draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.integers(1, 3))
-    per_row = draw(st.integers(length + 3, 12))
-    kept = Kept(
-        capacity=rows * per_row + draw(st.integers(0, rows - 1)),
+    steps_per_row = draw(st.integers(length + 3, 12))
+    spec = TableSpec(
+        capacity=rows * steps_per_row + draw(st.integers(0, rows - 1)),
         rows=rows,
         length=length,
         period=period,
-        exponent=draw(st.sampled_from([None, 0.5, 1.0])),
+        sampler=draw(st.sampled_from(["uniform", "prioritised:0.5", "prioritised:1"])),
         mix=draw(st.sampled_from([0.0, 0.9, 1.0])),
     )
-    known = draw(st.booleans()) and kept.exponent is not None
+    known = draw(st.booleans()) and spec.sampler != "uniform"
     pieces = []
     for _ in range(draw(st.integers(1, 6))):
         count = draw(st.integers(1, 4))
         shape = st.lists(PRIORITIES, min_size=count * rows, max_size=count * rows)
         pieces.append((count, np.array(draw(shape), np.float32).reshape(count, rows) if known else None))
-    return kept, pieces
+    return spec, pieces
 
 
 def inserted(table: Replay, pieces: list[Any]) -> tuple[Any, Model]:
     """A table and its model after some pieces; every step is a number of its own."""
-    kept, model = table.kept, Model(table.kept)
-    state, next_number = table.init(jnp.zeros((kept.rows, 1)), jax.random.key(1)), 1
+    spec, model = table.spec, Model(table.spec)
+    state, next_number = table.init(jnp.zeros((spec.rows, 1)), jax.random.key(1)), 1
     for count, priorities in pieces:
-        numbers = np.arange(next_number, next_number + count * kept.rows, dtype=np.float32).reshape(count, kept.rows)
-        next_number += count * kept.rows
+        numbers = np.arange(next_number, next_number + count * spec.rows, dtype=np.float32).reshape(count, spec.rows)
+        next_number += count * spec.rows
         model.insert(numbers, priorities)
         given = None if priorities is None else jnp.asarray(priorities)
-        state = table.insert(state, jnp.arange(kept.rows, dtype=jnp.int32), jnp.asarray(numbers)[..., None], given)
+        state = table.insert(state, jnp.arange(spec.rows, dtype=jnp.int32), jnp.asarray(numbers)[..., None], given)
     return state, model
 
 
@@ -101,14 +102,14 @@ def check(table: Replay, state: Any, model: Model, key: jax.Array) -> Any:
 @settings(max_examples=25)
 @given(history=histories(), changes=st.lists(PRIORITIES, min_size=64, max_size=64))
 def test_what_is_drawn_is_what_was_inserted(kind: str, history: Any, changes: list[float]) -> None:
-    kept, pieces = history
-    table = KINDS[kind](kept)
+    spec, pieces = history
+    table = KINDS[kind](spec)
     with own_objects():
         state, model = inserted(table, pieces)
         if not model.items():
             return
         state, batch, items = check(table, state, model, jax.random.key(2))
-        if kept.exponent is not None:
+        if spec.sampler != "uniform":
             # Where an item was drawn twice, both must say the same: which of two comes last is nobody's promise.
             model.changed |= dict(zip(items, changes, strict=True))
             priority = jnp.array([model.changed[item] for item in items], jnp.float32)
@@ -117,16 +118,16 @@ def test_what_is_drawn_is_what_was_inserted(kind: str, history: Any, changes: li
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("exponent", [None, 1.0])
-def test_draws_are_as_frequent_as_they_are_likely(kind: str, exponent: float | None) -> None:
-    kept = Kept(capacity=16, rows=2, length=2, exponent=exponent)
-    priorities = np.array([[1, 2], [3, 4], [5, 6], [7, 8]], np.float32) if exponent else None
-    table = KINDS[kind](kept)
+@pytest.mark.parametrize("sampler", ["uniform", "prioritised:1"])
+def test_draws_are_as_frequent_as_they_are_likely(kind: str, sampler: str) -> None:
+    spec = TableSpec(capacity=16, rows=2, length=2, sampler=sampler)
+    priorities = np.array([[1, 2], [3, 4], [5, 6], [7, 8]], np.float32) if sampler != "uniform" else None
+    table = KINDS[kind](spec)
     with own_objects():
         state, model = inserted(table, [(4, priorities)])
         _, batch = table.sample(state, jax.random.key(0), (100, 200))
     assert batch.steps.shape == (2, 100, 200, 1)
-    drawn = [tuple(column) for column in np.asarray(batch.in_a_row.steps)[..., 0].T.tolist()]
+    drawn = [tuple(column) for column in np.asarray(batch.flattened.steps)[..., 0].T.tolist()]
     for item, probability in model.probabilities().items():
         deviation = (probability * (1 - probability) / len(drawn)) ** 0.5
         assert abs(drawn.count(item) / len(drawn) - probability) < 5 * deviation
@@ -134,7 +135,7 @@ def test_draws_are_as_frequent_as_they_are_likely(kind: str, exponent: float | N
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_key_draws_the_same(kind: str) -> None:
-    table = KINDS[kind](Kept(capacity=100, rows=2, exponent=0.6))
+    table = KINDS[kind](TableSpec(capacity=100, rows=2, sampler="prioritised:0.6"))
     batches = []
     for _ in range(2):
         with own_objects():
@@ -144,15 +145,20 @@ def test_the_same_key_draws_the_same(kind: str) -> None:
 
 
 def test_a_table_that_is_too_small_is_refused() -> None:
-    with pytest.raises(WeftError, match="capacity=10 steps leave 2 for each of 5 .* 3 steps long: give at least 15"):
-        Kept(capacity=10, rows=5, length=3)
-    table = DeviceReplay(Kept(capacity=8, rows=2, length=2))
-    with pytest.raises(WeftError, match="4 steps of each environment come at once, and there is room for 4"):
+    with pytest.raises(WeftError, match="capacity=10 is 2 steps for each of 5 .* 3 steps: give at least capacity=15"):
+        TableSpec(capacity=10, rows=5, length=3)
+    table = DeviceReplay(TableSpec(capacity=8, rows=2, length=2))
+    with pytest.raises(WeftError, match="insert of 4 steps per environment into a table that holds 4"):
         table.insert(table.init(jnp.zeros(2), jax.random.key(0)), jnp.arange(2), jnp.zeros((4, 2)), None)
 
 
+def test_a_device_table_rejects_samplers_that_it_cannot_compile() -> None:
+    with pytest.raises(WeftError, match="'uniform' or 'prioritised:exponent'; given 'fifo'"):
+        DeviceReplay(TableSpec(capacity=8, rows=2, sampler="fifo"))
+
+
 def test_a_sample_before_anything_was_inserted_is_refused() -> None:
-    table = HostReplay(Kept(capacity=8, rows=2))
+    table = HostReplay(TableSpec(capacity=8, rows=2))
     with own_objects(), pytest.raises(Exception, match="sampled from before anything was inserted: collect first"):
         jax.block_until_ready(table.sample(table.init(jnp.zeros(2), jax.random.key(0)), jax.random.key(0), (4,)))
 
