@@ -134,8 +134,9 @@ def _signature(store: Store) -> list[list[Any]]:
 def _restore_store(store: Store, saved: dict[str, Any], table: str) -> None:
     if _signature(store) != saved["signature"] or (store.rows, store.capacity) != (saved["rows"], saved["places"]):
         raise WeftError(
-            f"table {table!r} has {store.capacity} steps in {store.rows} rows of {_signature(store)}, and the saved "
-            f"one {saved['places']} in {saved['rows']} of {saved['signature']}: give a table made with the same arguments"
+            f"table {table!r} stores {store.capacity} steps in {store.rows} rows of {_signature(store)}; the "
+            f"checkpoint has {saved['places']} steps in {saved['rows']} rows of {saved['signature']}: give a "
+            "table made with the same arguments"
         )
     store.restore(saved)
 
