@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from weft.replay.server.server import Server
 
 from weft.host import own_objects
 from weft.replay import Selector, Table, restore, save
@@ -13,7 +14,6 @@ from weft.replay.limiter import LIMITERS, Limiter
 from weft.replay.selectors import SELECTORS
 from weft.replay.server.client import connect
 from weft.replay.server.declare import declare, read_words
-from weft.replay.server.server import Server
 
 WORDS = ["capacity=8", "reward=float32", "sampler=weighted_top:2", "remover=weighted_top:1"]
 

@@ -89,7 +89,7 @@ class Selector(ABC):
     def total_weight(self) -> float | None:
         """The sum of the slots' weights, if slots are chosen in proportion to weights; else None.
 
-        It lets several servers act as one table: see `weft.replay.server.shards`.
+        It lets several servers act as one table: see `weft.replay.server.sharded_table`.
         """
         return None
 

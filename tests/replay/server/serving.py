@@ -1,4 +1,4 @@
-"""Tables and servers for tests of what goes over a connection."""
+"""Tables, servers and an unreliable proxy, for tests of clients and servers."""
 
 import socket
 import threading
@@ -7,15 +7,15 @@ from contextlib import contextmanager, suppress
 import numpy as np
 from hypothesis import strategies as st
 
-from weft.replay.server import Server, wire
-from weft.replay.server.client import connect
+from weft.replay.server import Server, connect, wire
+from weft.replay.server.frame_header import Limits, WireError
 from weft.replay.table import Table
 
 SIGNATURE = {"obs": {"place": np.zeros(3, np.float32), "seen": np.zeros((2, 2), np.uint8)}, "reward": np.float32(0)}
 
 
 def steps(n, start=0):
-    """n steps that can be told apart by their reward."""
+    """n steps with the rewards start, start + 1, ..."""
     reward = np.arange(start, start + n, dtype=np.float32)
     place = reward[:, None] + np.zeros((n, 3), np.float32)
     return {"obs": {"place": place, "seen": np.full((n, 2, 2), start % 256, np.uint8)}, "reward": reward}
@@ -27,91 +27,91 @@ def table(capacity=1000, **options):
 
 @contextmanager
 def served(*tables, **options):
-    """A server of these tables, and a client of it."""
+    """A server of these tables and a client of the server."""
     with Server(tables or [table()]) as server, connect(server.address, server.token, **options) as client:
         yield server, client
 
 
-def greeted(server, token=None):
-    """A bare connection that has shown the token."""
+def authenticated_socket(server):
+    """A raw connection that has sent the token, and the server's reply."""
     host, _, port = server.address.rpartition(":")
     connection = socket.create_connection((host, int(port)), timeout=10)
-    wire.send(connection, wire.encode({"id": 0, "method": "hello", "token": token or server.token, "client": "x"}, {}))
-    return connection, wire.receive(connection, wire.Limits())
+    wire.send(connection, wire.encode({"id": 0, "method": "hello", "token": server.token, "client": "x"}, {}))
+    return connection, wire.receive(connection, Limits())
 
 
-class Cutter:
-    """Stands between a client and a server, and cuts the connection instead of passing on some of the replies."""
+class LossyProxy:
+    """Forwards frames between clients and a server, and closes the connection instead of forwarding some replies."""
 
-    def __init__(self, address, cuts):
+    def __init__(self, address, lost_replies):
         host, _, port = address.rpartition(":")
         self.target = (host, int(port))
-        self.cuts = cuts
-        """Replies, counted over all connections without their first, that are lost."""
-        self.replies = 0
+        self.lost_replies = lost_replies
+        """Numbers of the replies to lose, counted over all connections. The welcome messages are not counted."""
+        self.reply_count = 0
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
         self.sockets, self.threads = [self.listener], []
-        self.start(self.accept)
+        self.start_thread(self.accept)
 
-    def start(self, target, *args):
+    def start_thread(self, target, *args):
         self.threads.append(threading.Thread(target=target, args=args, daemon=True))
         self.threads[-1].start()
 
     def accept(self):
         while True:
             try:
-                near, _ = self.listener.accept()
+                client, _ = self.listener.accept()
             except OSError:
                 return
-            far = socket.create_connection(self.target)
-            self.sockets += [near, far]
-            self.start(self.forward, near, far)
-            self.start(self.back, far, near)
+            server = socket.create_connection(self.target)
+            self.sockets += [client, server]
+            self.start_thread(self.forward_requests, client, server)
+            self.start_thread(self.forward_replies, server, client)
 
-    def forward(self, source, dest):
+    def forward_requests(self, client, server):
         try:
-            while data := source.recv(1 << 16):
-                dest.sendall(data)
+            while data := client.recv(1 << 16):
+                server.sendall(data)
         except OSError:
             pass
-        shut(source, dest)
+        shut_down(client, server)
 
-    def back(self, source, dest):
-        first = True
+    def forward_replies(self, server, client):
+        is_welcome = True
         try:
-            while (message := wire.receive(source, wire.Limits())) is not None:
-                self.replies += not first
-                if not first and self.replies in self.cuts:
+            while (message := wire.receive(server, Limits())) is not None:
+                self.reply_count += not is_welcome
+                if not is_welcome and self.reply_count in self.lost_replies:
                     break
-                first = False
-                wire.send(dest, wire.encode(message.head, message.arrays))
-        except (OSError, wire.WireError):
+                is_welcome = False
+                wire.send(client, wire.encode(message.head, message.arrays))
+        except (OSError, WireError):
             pass
-        shut(source, dest)
+        shut_down(client, server)
 
     def close(self):
-        shut(self.listener)
+        shut_down(self.listener)
         self.threads[0].join()
-        shut(*self.sockets)
+        shut_down(*self.sockets)
         for thread in self.threads:
             thread.join()
         for each in self.sockets:
             each.close()
 
 
-def shut(*sockets):
+def shut_down(*sockets):
     for each in sockets:
         with suppress(OSError):
             each.shutdown(socket.SHUT_RDWR)
 
 
-def alike(left, right):
-    """Whether nested arrays are equal, bit for bit."""
+def identical(left, right):
+    """Whether nested arrays have equal values and dtypes."""
     if isinstance(left, dict):
-        return left.keys() == right.keys() and all(alike(left[name], right[name]) for name in left)
+        return left.keys() == right.keys() and all(identical(left[name], right[name]) for name in left)
     if isinstance(left, tuple):
-        return len(left) == len(right) and all(map(alike, left, right))
+        return len(left) == len(right) and all(map(identical, left, right))
     return np.array_equal(left, right) and np.asarray(left).dtype == np.asarray(right).dtype
 
 
@@ -128,22 +128,22 @@ CALLS = st.lists(
 )
 
 
-def play(target, calls):
-    """What a table answers to calls, one after the other; keys of former answers are used."""
-    said, keys = [], np.zeros(1, np.uint64)
-    for count, (what, size) in enumerate(calls):
+def call_all(table, calls):
+    """Calls the table's methods in order, with keys of earlier results; returns all results."""
+    results, keys = [], np.zeros(1, np.uint64)
+    for count, (method, size) in enumerate(calls):
         some = keys[size % len(keys) :][:5]
-        if what == "insert":
-            keys = np.concatenate([keys, target.insert(steps(size, count), np.arange(size) + 0.5)])
-            said.append(keys)
-        elif what == "sample" and target.size:
-            said.append(target.sample(size, timeout=5))
-        elif what == "update":
-            said.append(target.update(some, np.full(len(some), size + 1.0)))
-        elif what == "delete":
-            said.append(target.delete(some))
-        elif what == "items":
-            said.append((target.items(), target.items(some)))
-        elif what == "reset":
-            said.append(target.reset())
-    return said
+        if method == "insert":
+            keys = np.concatenate([keys, table.insert(steps(size, count), np.arange(size) + 0.5)])
+            results.append(keys)
+        elif method == "sample" and table.size:
+            results.append(table.sample(size, timeout=5))
+        elif method == "update":
+            results.append(table.update(some, np.full(len(some), size + 1.0)))
+        elif method == "delete":
+            results.append(table.delete(some))
+        elif method == "items":
+            results.append((table.items(), table.items(some)))
+        elif method == "reset":
+            results.append(table.reset())
+    return results

@@ -1,4 +1,4 @@
-"""Tables are declared in words and served by a command."""
+"""Tables are declared in a file or on the command line, and served by a command."""
 
 import os
 import signal
@@ -12,8 +12,8 @@ from weft.cli import main
 from weft.errors import WeftError
 from weft.replay.limiter import MinimumSize, Queue, SamplesPerInsert
 from weft.replay.selectors import Fifo, MaxHeap, Prioritised
-from weft.replay.server.client import connect
-from weft.replay.server.declare import declare, declare_all, read_tables, read_words
+from weft.replay.server import connect
+from weft.replay.server.declare import declare, declare_all, parse_options, read_tables
 
 FILE = """
 [tables.experience]
@@ -53,11 +53,11 @@ def test_a_file_declares_tables(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("options", "why"),
     [
         ([], "no capacity"),
         (["capacity=5"], "no columns"),
-        (["capacity=many", "x=bool"], "capacity of table 'a' is 'many': expected a whole number"),
+        (["capacity=many", "x=bool"], "capacity of table 'a' is 'many': expected an integer"),
         (["capacity=5", "x=text"], r"column 'x' of table 'a' is 'text': expected .* float32\[4\]"),
         (["capacity=5", "x=str[3]"], "column 'x'"),
         (["capacity=5", "x=bool", "sampler=best"], "unknown sampler of table 'a': 'best'"),
@@ -67,12 +67,12 @@ def test_a_file_declares_tables(tmp_path):
         (["capacity"], "not of the form"),
     ],
 )
-def test_what_cannot_be_declared_is_said(words, why):
+def test_an_invalid_declaration_says_why(options, why):
     with pytest.raises(WeftError, match=why):
-        declare("a", read_words(words))
+        declare("a", parse_options(options))
 
 
-def test_a_file_that_declares_nothing_is_said(tmp_path):
+def test_a_file_without_valid_declarations_says_why(tmp_path):
     for text in ("", "[tables]", "[tables", "tables = 3"):
         (tmp_path / "t.toml").write_text(text)
         with pytest.raises(WeftError, match=r"declares no tables|cannot be read"):
@@ -92,7 +92,7 @@ def test_a_file_that_declares_nothing_is_said(tmp_path):
         (["missing.toml"], "cannot be read"),
     ],
 )
-def test_misuse_is_one_line(argv, why, capsys):
+def test_invalid_arguments_are_reported(argv, why, capsys):
     assert main(["replay", "serve", *argv]) == 2
     assert why in capsys.readouterr().err
 
@@ -110,8 +110,8 @@ def stop(process):
     assert process.returncode == 0
 
 
-def test_the_command_serves_and_goes_on_from_what_it_kept(tmp_path):
-    options = ("--table", "a", "capacity=100", "reward=float32", "--checkpoint", str(tmp_path / "kept"))
+def test_the_command_serves_tables_and_restores_them_after_a_restart(tmp_path):
+    options = ("--table", "a", "capacity=100", "reward=float32", "--checkpoint", str(tmp_path / "saved"))
     token = tmp_path / "secret" / "token"
     process, line = start(*options, "--token-file", str(token))
     address = line.removeprefix("serving a at ").partition(",")[0]
@@ -119,7 +119,7 @@ def test_the_command_serves_and_goes_on_from_what_it_kept(tmp_path):
     assert token.stat().st_mode & 0o077 == 0
     with connect(address, token_file=token) as client:
         keys = client.table("a").insert({"reward": np.arange(5, dtype=np.float32)})
-        assert (tmp_path / "kept" / "checkpoint-000002").samefile(client.checkpoint())
+        assert (tmp_path / "saved" / "checkpoint-000002").samefile(client.checkpoint())
         client.table("a").insert({"reward": np.arange(5, 9, dtype=np.float32)})
     stop(process)
     process, line = start(*options, WEFT_REPLAY_TOKEN="of-the-environment")

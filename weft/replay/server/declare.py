@@ -1,4 +1,4 @@
-"""Tables declared in words: in a TOML or JSON file, or on a command line.
+"""Creates tables from declarations in a TOML or JSON file, or on the command line.
 
 >>> table = declare("a", {"capacity": 100, "columns": {"obs/place": "float32[4]", "reward": "float32"}})
 >>> table.store.structure.names, table.capacity
@@ -45,56 +45,56 @@ COLUMN = re.compile(r"(\w+)(?:\[([\d,\s]*)\])?")
 
 
 def read_tables(path: str | Path) -> list[Table]:
-    """The tables that a file declares; JSON if its name says so, else TOML."""
+    """Returns the tables declared in a file: JSON if its name ends with .json, else TOML."""
     try:
         text = Path(path).read_text()
         declared = json.loads(text) if str(path).endswith(".json") else tomllib.loads(text)
     except (OSError, ValueError) as error:
-        raise WeftError(f"the tables' file {path} cannot be read: {error}") from error
+        raise WeftError(f"the declarations of tables in {path} cannot be read: {error}") from error
     tables = declared.get("tables") if isinstance(declared, dict) else None
     if not isinstance(tables, dict) or not tables:
-        raise WeftError(f"{path} declares no tables: expected a section [tables.NAME] for each")
+        raise WeftError(f"{path} declares no tables: expected a section [tables.NAME] for each table")
     return declare_all(tables)
 
 
 def declare_all(declared: Mapping[str, Any]) -> list[Table]:
-    """Tables by their declarations; one may share the store of another that stands before it."""
-    made: dict[str, Table] = {}
+    """Creates tables from their options, by name; a table can share the store of an earlier one."""
+    tables: dict[str, Table] = {}
     for name, options in declared.items():
-        made[name] = declare(name, options, made)
-    return list(made.values())
+        tables[name] = declare(name, options, tables)
+    return list(tables.values())
 
 
-def declare(name: str, options: Any, others: Mapping[str, Table] | None = None) -> Table:
-    """One table by its declaration."""
+def declare(name: str, options: Any, earlier: Mapping[str, Table] | None = None) -> Table:
+    """Creates one table from its options; `earlier` has the tables whose stores it can share."""
     if not isinstance(options, dict):
         raise WeftError(f"table {name!r} is declared as {options!r}: expected options, such as capacity = 1000")
     for option in options:
         if option not in OPTIONS:
             raise unknown(f"option of table {name!r}:", option, OPTIONS)
-    numbers = {option: _whole(name, option, options[option]) for option in NUMBERS if option in options}
+    numbers = {option: _check_integer(name, option, options[option]) for option in NUMBERS if option in options}
     if "capacity" not in numbers:
-        raise WeftError(f"table {name!r} has no capacity: say how many items it holds, e.g. capacity = 100000")
+        raise WeftError(f"table {name!r} has no capacity: give its maximum number of items, e.g. capacity = 100000")
     settings: dict[str, Any] = {
         key: numbers[key] for key in ("capacity", "length", "max_times_sampled", "seed") if key in numbers
     }
     for role, parse in PARSERS.items():
         if role in options:
             settings[role] = parse(str(options[role]), f"{role} of table {name!r}")
-    return Table(**_where(name, options, numbers, others or {}), name=name, **settings)
+    return Table(**_storage(name, options, numbers, earlier or {}), name=name, **settings)
 
 
-def read_words(words: Sequence[str]) -> dict[str, Any]:
-    """A declaration from `option=value` words; what is not an option is a column.
+def parse_options(arguments: Sequence[str]) -> dict[str, Any]:
+    """Returns the options of a table from command-line arguments `option=value` or `column=type`.
 
-    >>> read_words(["capacity=10", "reward=float32"])
+    >>> parse_options(["capacity=10", "reward=float32"])
     {'capacity': 10, 'columns': {'reward': 'float32'}}
     """
     options: dict[str, Any] = {"columns": {}}
-    for word in words:
-        option, equals, value = word.partition("=")
+    for argument in arguments:
+        option, equals, value = argument.partition("=")
         if not equals:
-            raise WeftError(f"{word!r} is not of the form option=value or column=type")
+            raise WeftError(f"{argument!r} is not of the form option=value or column=type")
         if option not in OPTIONS:
             options["columns"][option] = value
         else:
@@ -103,37 +103,40 @@ def read_words(words: Sequence[str]) -> dict[str, Any]:
     return {**options, "columns": columns} if columns else options
 
 
-def _where(name: str, options: dict[str, Any], numbers: dict[str, int], others: Mapping[str, Table]) -> dict[str, Any]:
-    """The arguments that say where a table's steps are."""
+def _storage(
+    name: str, options: dict[str, Any], numbers: dict[str, int], earlier: Mapping[str, Table]
+) -> dict[str, Any]:
+    """Returns the argument of `Table` for its steps: a signature, or a store."""
     if "store" in options:
-        if options["store"] not in others:
-            raise unknown(f"table before {name!r} to share a store with:", str(options["store"]), others)
-        return {"store": others[options["store"]].store}
+        if options["store"] not in earlier:
+            raise unknown(f"table before {name!r} to share a store with:", str(options["store"]), earlier)
+        return {"store": earlier[options["store"]].store}
     columns = options.get("columns")
     if not isinstance(columns, dict) or not columns:
-        raise WeftError(f"table {name!r} has no columns: say what a step has, e.g. reward = float32")
-    signature = by_name(list(columns), [_column(name, column, kind) for column, kind in columns.items()])
+        raise WeftError(f"table {name!r} has no columns: give the columns of a step, e.g. reward = float32")
+    signature = by_name(list(columns), [_parse_column(name, column, text) for column, text in columns.items()])
     if "rows" not in numbers and "steps" not in numbers and numbers.get("length", 1) == 1:
         return {"signature": signature}
     steps = numbers.get("steps", numbers["capacity"] * numbers.get("length", 1))
     return {"store": Store(signature, steps, numbers.get("rows", 1))}
 
 
-def _column(table: str, column: str, kind: Any) -> np.ndarray:
-    match = COLUMN.fullmatch(kind) if isinstance(kind, str) else None
+def _parse_column(table: str, column: str, text: Any) -> np.ndarray:
+    """Returns an array with the dtype and shape that the text declares."""
+    match = COLUMN.fullmatch(text) if isinstance(text, str) else None
     try:
         dtype = np.dtype(match[1] if match else "O")
     except TypeError:
         dtype = np.dtype("O")
     if match is None or dtype.kind not in "biufc":
         raise WeftError(
-            f"column {column!r} of table {table!r} is {kind!r}: expected a type and a shape, e.g. float32[4]"
+            f"column {column!r} of table {table!r} is {text!r}: expected a dtype and a shape, e.g. float32[4]"
         )
     shape = tuple(int(side) for side in (match[2] or "").split(",") if side.strip())
     return np.broadcast_to(np.zeros((), dtype), shape)
 
 
-def _whole(table: str, option: str, value: Any) -> int:
+def _check_integer(table: str, option: str, value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise WeftError(f"{option} of table {table!r} is {value!r}: expected a whole number")
+        raise WeftError(f"{option} of table {table!r} is {value!r}: expected an integer, at least 0")
     return value

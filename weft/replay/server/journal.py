@@ -1,20 +1,20 @@
-"""A log of what was done to tables since their last checkpoint, so that nothing acknowledged is lost with the process.
+"""A journal of the changes to tables since their last checkpoint, so that no acknowledged change is lost.
 
-A record is a frame (see `wire`) after its length and its checksum. It is handed to the operating system before the
-request is answered, so it outlives the process, however that ends. With `sync` it is on the disk before the answer, so
-it outlives the machine as well: that costs a wait for the disk on every change, shared by those that come together.
+A record is its length, its checksum and a frame (see `wire`). The record is passed to the operating system before the
+request is acknowledged, so it survives the death of the process. With `sync`, it is also on the disk by then, so it
+survives a crash of the machine: every change waits for the disk, and changes that arrive together share one wait.
 
-A process that dies while it writes leaves half a record at the end. It was not acknowledged; whoever reads the log
-finds that its checksum is wrong, and it is cut off.
+A process that dies while writing leaves an incomplete record at the end of the file. That change was not acknowledged.
+Reading stops at a record whose checksum is wrong, and can cut it off.
 
 >>> import tempfile
->>> path = Path(tempfile.mkdtemp()) / "log"
+>>> path = Path(tempfile.mkdtemp()) / "journal"
 >>> journal = Journal(path)
->>> journal.settle(journal.write({"method": "reset"}, {}))
+>>> journal.wait_until_durable(journal.append({"method": "reset"}, {}))
 >>> journal.close()
 >>> with path.open("ab") as file:
-...     _ = file.write(b"torn")
->>> [message.head for message in read(path, mend=True)]
+...     _ = file.write(b"incomplete")
+>>> [message.head for message in read_records(path, truncate=True)]
 [{'method': 'reset'}]
 """
 
@@ -28,25 +28,30 @@ from typing import Any
 
 from weft.errors import WeftError
 from weft.replay.server import wire
+from weft.replay.server.frame_header import Limits
 
 RECORD = struct.Struct("<QI")
-LIMITS = wire.Limits(header=1 << 26, frame=1 << 40, arrays=1 << 16)
+"""A record's length and CRC-32, in front of its frame."""
+LIMITS = Limits(header=1 << 26, frame=1 << 40, arrays=1 << 16)
 
 
 class Journal:
-    """A log that is being written, by one thread at a time."""
+    """A journal file that one thread at a time appends to."""
 
     def __init__(self, path: Path, *, sync: bool = False) -> None:
         self.path, self.sync = path, sync
         self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self.written = self.settled = os.fstat(self.file).st_size
-        self.settling = threading.Lock()
-        self.failed = ""
+        self.size = self.synced_size = os.fstat(self.file).st_size
+        self.sync_lock = threading.Lock()
+        self.failure = ""
 
-    def write(self, head: Mapping[str, Any], arrays: wire.Arrays) -> int:
-        """Add a record; where it ends is what `settle` wants to know."""
-        if self.failed:
-            raise WeftError(f"the log {self.path} cannot be written: {self.failed}; make room and take a checkpoint")
+    def append(self, head: Mapping[str, Any], arrays: wire.Arrays) -> int:
+        """Adds a record; returns its end in the file, for `wait_until_durable`."""
+        if self.failure:
+            raise WeftError(
+                f"the journal {self.path} cannot be written: {self.failure}. "
+                "Make room on the disk and take a checkpoint"
+            )
         buffers = wire.encode(head, arrays)
         checksum = 0
         for buffer in buffers:
@@ -55,51 +60,53 @@ class Journal:
         try:
             self._write([RECORD.pack(size, checksum), *buffers])
         except OSError as error:
-            # What was written of it would hide all that follows.
-            self.failed = str(error.strerror)
-            os.ftruncate(self.file, self.written)
-            raise WeftError(f"the log {self.path} cannot be written: {self.failed}; the call may be lost") from error
-        self.written += RECORD.size + size
-        return self.written
+            # Reading stops at an incomplete record, so later records would be lost behind it.
+            self.failure = str(error.strerror)
+            os.ftruncate(self.file, self.size)
+            raise WeftError(
+                f"the journal {self.path} cannot be written: {self.failure}. This change may be lost"
+            ) from error
+        self.size += RECORD.size + size
+        return self.size
 
-    def settle(self, end: int) -> None:
-        """Come back when the record that ends here is as safe as was asked for."""
-        if self.sync and self.settled < end:
-            with self.settling:
-                if self.settled < end:
-                    written = self.written
+    def wait_until_durable(self, end: int) -> None:
+        """With `sync`, returns when all records up to this end are on the disk; else at once."""
+        if self.sync and self.synced_size < end:
+            with self.sync_lock:
+                if self.synced_size < end:
+                    size = self.size
                     os.fdatasync(self.file)
-                    self.settled = written
+                    self.synced_size = size
 
     def close(self) -> None:
-        with self.settling:
+        with self.sync_lock:
             if self.file >= 0:
                 if self.sync:
                     os.fdatasync(self.file)
-                self.settled = self.written
+                self.synced_size = self.size
                 os.close(self.file)
                 self.file = -1
 
     def _write(self, buffers: list[wire.Buffer]) -> None:
         views = [memoryview(buffer) for buffer in buffers]
         while views:
-            wire.advance(views, os.writev(self.file, views[: wire.PIECES]))
+            wire.drop_sent(views, os.writev(self.file, views[: wire.MAX_BUFFERS]))
 
 
-def read(path: Path, *, mend: bool = False) -> Iterator[wire.Message]:
-    """The records of a log, up to one that is torn; with `mend`, the file is cut there."""
+def read_records(path: Path, *, truncate: bool = False) -> Iterator[wire.Message]:
+    """Yields the records up to the first incomplete or corrupt one; with `truncate`, cuts the file off there."""
     end = 0
     with path.open("rb") as file:
         while True:
-            start = file.read(RECORD.size)
-            if len(start) < RECORD.size:
+            prefix = file.read(RECORD.size)
+            if len(prefix) < RECORD.size:
                 break
-            size, checksum = RECORD.unpack(start)
-            left = os.fstat(file.fileno()).st_size - file.tell()
-            frame = file.read(size) if size <= left else b""
+            size, checksum = RECORD.unpack(prefix)
+            remaining = os.fstat(file.fileno()).st_size - file.tell()
+            frame = file.read(size) if size <= remaining else b""
             if size != len(frame) or zlib.crc32(frame) != checksum:
                 break
             yield wire.decode(frame, LIMITS)
             end = file.tell()
-    if mend and end < path.stat().st_size:
+    if truncate and end < path.stat().st_size:
         os.truncate(path, end)

@@ -1,4 +1,4 @@
-"""A table over several servers is sampled as one table would be."""
+"""A table over several servers is sampled like a single table."""
 
 from contextlib import ExitStack, contextmanager
 
@@ -10,27 +10,26 @@ from tests.replay.server.serving import SIGNATURE, steps, table
 from weft.errors import WeftError
 from weft.replay.limiter import MinimumSize
 from weft.replay.selectors import Fifo, Prioritised
-from weft.replay.server.client import connect
-from weft.replay.server.server import Server
+from weft.replay.server import Server, connect
 from weft.replay.store import Store
 from weft.replay.table import Table
 
 
 @contextmanager
-def spread(*tables, seed=0):
-    """The tables on a server each, and one table over them."""
+def sharded_over(*tables, seed=0):
+    """A client of one server per table, and the sharded table over them."""
     with ExitStack() as stack:
         servers = [stack.enter_context(Server([each], token="t" * 20)) for each in tables]
-        shards = stack.enter_context(connect([server.address for server in servers], "t" * 20))
-        yield shards, shards.table(tables[0].name, seed=seed)
+        client = stack.enter_context(connect([server.address for server in servers], "t" * 20))
+        yield client, client.table(tables[0].name, seed=seed)
 
 
 def priorities(n):
     return np.random.default_rng(1).gamma(0.7, size=n) * 10
 
 
-def filled(sharded, counts):
-    """Insert batches of these sizes; rewards 0, 1, ... tell the items apart."""
+def fill(sharded, counts):
+    """Inserts batches of these sizes with the rewards 0, 1, ...; returns the keys and the priorities."""
     values, keys, start = priorities(sum(counts)), [], 0
     for count in counts:
         keys.append(sharded.insert(steps(count, start), values[start : start + count]))
@@ -39,10 +38,10 @@ def filled(sharded, counts):
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.6, 1.0])
-def test_frequencies_and_probabilities_are_those_of_a_single_table(exponent):
+def test_frequencies_and_probabilities_equal_those_of_a_single_table(exponent):
     single = table(sampler=Prioritised(exponent))
-    with spread(*[table(sampler=Prioritised(exponent), seed=seed) for seed in range(3)]) as (_, sharded):
-        keys, values = filled(sharded, [5, 40, 2, 1, 20, 12])
+    with sharded_over(*[table(sampler=Prioritised(exponent), seed=seed) for seed in range(3)]) as (_, sharded):
+        keys, values = fill(sharded, [5, 40, 2, 1, 20, 12])
         single.insert(steps(80), values)
         expected = values**exponent / (values**exponent).sum()
         sample = sharded.sample(40_000)
@@ -51,32 +50,33 @@ def test_frequencies_and_probabilities_are_those_of_a_single_table(exponent):
         np.testing.assert_array_equal(sample.info.key, keys[items])
         np.testing.assert_array_equal(sample.info.priority, values[items])
         assert sample.info.table_size == 80 == sharded.size
-        of_one = single.sample(40_000)
-        np.testing.assert_allclose(of_one.info.probability, expected[of_one.data["reward"].astype(int)], rtol=1e-12)
-        assert fits(items, expected) and fits(of_one.data["reward"].astype(int), expected)
+        reference = single.sample(40_000)
+        reference_items = reference.data["reward"].astype(int)
+        np.testing.assert_allclose(reference.info.probability, expected[reference_items], rtol=1e-12)
+        assert match(items, expected) and match(reference_items, expected)
 
 
-def fits(items, expected):
-    """A chi-square test of how often items came; those that come seldom are counted together."""
-    seldom = expected * len(items) < 10
-    seen, wanted = np.bincount(items, minlength=len(expected)), expected * len(items)
-    if seldom.any():
-        seen = np.append(seen[~seldom], seen[seldom].sum())
-        wanted = np.append(wanted[~seldom], wanted[seldom].sum())
-    return stats.chisquare(seen, wanted).pvalue > 1e-4
+def match(items, probabilities):
+    """A chi-square test of the items' frequencies. Rare items are counted together."""
+    rare = probabilities * len(items) < 10
+    observed, expected = np.bincount(items, minlength=len(probabilities)), probabilities * len(items)
+    if rare.any():
+        observed = np.append(observed[~rare], observed[rare].sum())
+        expected = np.append(expected[~rare], expected[rare].sum())
+    return stats.chisquare(observed, expected).pvalue > 1e-4
 
 
-def test_items_of_a_sample_come_in_no_order_of_their_servers():
-    with spread(*[table(seed=seed) for seed in range(2)]) as (_, sharded):
+def test_the_items_of_a_sample_are_not_ordered_by_server():
+    with sharded_over(*[table(seed=seed) for seed in range(2)]) as (_, sharded):
         sharded.insert(steps(10))
         sharded.insert(steps(10))
         origins = (sharded.sample(1000).info.key >> np.uint64(56)).astype(int)
         assert abs(np.corrcoef(origins[:-1], origins[1:])[0, 1]) < 0.15
 
 
-def test_updates_and_deletions_find_the_server_of_a_key():
-    with spread(*[table(sampler=Prioritised(1.0)) for _ in range(3)]) as (_, sharded):
-        keys, _ = filled(sharded, [10, 10, 10])
+def test_updates_and_deletions_go_to_the_server_of_the_key():
+    with sharded_over(*[table(sampler=Prioritised(1.0)) for _ in range(3)]) as (_, sharded):
+        keys, _ = fill(sharded, [10, 10, 10])
         order = np.random.default_rng(0).permutation(30)
         assert sharded.update(keys[order], np.arange(30.0)[order]) == 30
         found = sharded.items(keys)
@@ -92,8 +92,8 @@ def test_updates_and_deletions_find_the_server_of_a_key():
         assert sharded.size == 0
 
 
-def test_if_all_priorities_are_zero_all_items_are_alike():
-    with spread(*[table(sampler=Prioritised(1.0)) for _ in range(2)]) as (_, sharded):
+def test_all_items_are_equally_probable_if_all_priorities_are_zero():
+    with sharded_over(*[table(sampler=Prioritised(1.0)) for _ in range(2)]) as (_, sharded):
         sharded.insert(steps(3), np.zeros(3))
         sharded.insert(steps(1), np.zeros(1))
         assert set(sharded.sample(200).info.probability.tolist()) == {0.25}
@@ -101,21 +101,21 @@ def test_if_all_priorities_are_zero_all_items_are_alike():
         assert set(sharded.sample(50).info.probability.tolist()) == {1.0}
 
 
-def test_a_seed_decides_what_is_drawn():
-    with spread(*[table() for _ in range(2)]) as (_, sharded):
-        filled(sharded, [20, 20])
-        first, again = sharded.sample(50, seed=4), sharded.sample(50, seed=4)
-        assert (first.info.key == again.info.key).all()
-        ahead = sharded.samples(8, ahead=2)
-        assert len({tuple(next(ahead).info.key.tolist()) for _ in range(5)}) > 1
-        ahead.close()
+def test_samples_with_the_same_seed_are_equal():
+    with sharded_over(*[table() for _ in range(2)]) as (_, sharded):
+        fill(sharded, [20, 20])
+        first, second = sharded.sample(50, seed=4), sharded.sample(50, seed=4)
+        assert (first.info.key == second.info.key).all()
+        samples = sharded.samples(8, ahead=2)
+        assert len({tuple(next(samples).info.key.tolist()) for _ in range(5)}) > 1
+        samples.close()
 
 
-def test_rows_are_dealt_out_to_the_servers():
-    def part():
+def test_rows_are_distributed_over_the_servers():
+    def shard():
         return Table(store=Store(SIGNATURE, capacity=40, rows=2), capacity=30, length=2, name="a")
 
-    with spread(part(), part()) as (_, sharded):
+    with sharded_over(shard(), shard()) as (_, sharded):
         for row in range(4):
             _, keys = sharded.append(steps(2, 10 * row), rows=[row, row], last=[1], length=[2])
             assert keys >> np.uint64(56) == row % 2
@@ -125,12 +125,17 @@ def test_rows_are_dealt_out_to_the_servers():
             sharded.append(steps(2), rows=[0, 1])
 
 
-def test_it_says_what_cannot_be():
-    with spread(table(sampler=Fifo()), table(sampler=Fifo())) as (shards, sharded):
-        with pytest.raises(WeftError, match="samples by Fifo, which has no weights: .* Uniform and Prioritised"):
+def test_a_table_that_cannot_be_sampled_over_servers_says_why():
+    with sharded_over(table(sampler=Fifo()), table(sampler=Fifo())) as (client, sharded):
+        with pytest.raises(
+            WeftError, match="table 'a' samples by Fifo, which has no weights: .* such as Uniform and Prioritised"
+        ):
             sharded.sample(1)
         sharded.limiter = MinimumSize(7)
         assert sharded.limiter == MinimumSize(7)
-        shards.ping()
-    with spread(table(), table()) as (_, sharded), pytest.raises(WeftError, match="waited 0.1 s: no server has items"):
+        client.ping()
+    with (
+        sharded_over(table(), table()) as (_, sharded),
+        pytest.raises(WeftError, match="waited 0.1 s: it has no items on any server"),
+    ):
         sharded.sample(1, timeout=0.1)
