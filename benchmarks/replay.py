@@ -1,18 +1,18 @@
-"""Replay tables beside Reverb's, cpprb's and flashbax's, in one run.
+"""Compares weft's replay tables with those of Reverb, cpprb and flashbax.
 
-    python benchmarks/replay.py                     # everything: benchmarks/results/replay.{md,json}
-    python benchmarks/replay.py --only sample       # one part; the results keep what they say of the others
+    python benchmarks/replay.py                     # all comparisons: benchmarks/results/replay.{md,json}
+    python benchmarks/replay.py --only sample       # one comparison; the results keep the others as they were
 
-A part is one operation, done by every contender in all the ways that it offers; a peer counts with the way that was
-fastest. Contenders run in processes of their own, and in environments of their own, which are made when first needed:
-Reverb and cpprb in `benchmarks/.peers-replay`, flashbax in `benchmarks/.peers-flashbax`. Each fills its tables before
-the first round, which is not counted; then every way is measured in every round, in turn, while the other contenders
-are stopped: some are never idle. A ratio is taken within a round, and its median over the rounds is reported with the
-least and the most.
+A comparison measures one operation in every library, in all variants that the library offers; a peer's fastest variant
+counts. Each library runs in a process and a Python environment of its own. The environments are created when first
+needed: Reverb and cpprb in `benchmarks/.peers-replay`, flashbax in `benchmarks/.peers-flashbax`. Every library fills
+its tables before the first round, which is not counted. Each round then measures every variant in turn; all other
+processes are stopped meanwhile, because some are busy even when they are not used. Ratios are computed within a round.
+The report has their median over the rounds, with the minimum and the maximum.
 
-Transitions are of 44 bytes: an observation of 4 numbers, action, reward, next observation, done. Tables hold a million
-of them, Reverb's 100,000: it takes kilobytes for each, and is none the slower for having fewer. Frames are sequences of
-80 frames of 84 x 84 bytes (564,480 bytes), one every 40 frames, so that each frame is in two.
+A transition has 44 bytes: an observation of 4 numbers, action, reward, next observation, done. Tables hold a million
+transitions; Reverb's hold 100,000, because each takes kilobytes, and fewer do not make it slower. A sequence has 80
+frames of 84 x 84 bytes (564,480 bytes), and starts every 40 frames, so every frame is in two sequences.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 from envs import install_peers, ratio, spread, summary, thousands
-from replay_parts import PARTS, Part, Way
+from replay_parts import COMPARISONS, Comparison, Variant
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
@@ -45,43 +45,45 @@ PYTHONS = {
     "flashbax": FLASHBAX / "bin" / "python",
 }
 VERSIONS = ("dm-reverb", "tensorflow-cpu", "cpprb", "flashbax")
-PATIENCE = 180.0
-"""Seconds after which a contender that has not answered is given up."""
+TIMEOUT_SECONDS = 180.0
+"""Seconds after which a library's process is killed if it has not answered."""
 
-Found = dict[str, Any]
+Result = dict[str, Any]
+"""What one comparison measured, as stored in the results file."""
 
 
-class Contender:
-    """A process that measures what it is told to."""
+class LibraryProcess:
+    """A process that measures one library (see `peers/replay_worker.py`)."""
 
-    def __init__(self, who: str) -> None:
+    def __init__(self, library: str) -> None:
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        command = [PYTHONS[who], HERE / "peers" / f"{who}_replay.py"]
+        command = [PYTHONS[library], HERE / "peers" / f"{library}_replay.py"]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self.log}
         environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
         self.process = subprocess.Popen(command, text=True, env=environment, start_new_session=True, **pipes)
 
     def send(self, number: signal.Signals) -> None:
-        """To the process and to its servers."""
+        """Sends a signal to the process and to the servers that it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
-    def measure(self, way: Way, seconds: float) -> dict[str, float]:
+    def measure(self, variant: Variant, seconds: float) -> dict[str, float]:
         assert self.process.stdin is not None and self.process.stdout is not None
         self.send(signal.SIGCONT)
-        print(json.dumps({"case": way.case, "options": way.options, "seconds": seconds}), file=self.process.stdin)
+        request = {"case": variant.case, "options": variant.options, "seconds": seconds}
+        print(json.dumps(request), file=self.process.stdin)
         self.process.stdin.flush()
-        late = threading.Timer(PATIENCE, lambda: self.send(signal.SIGKILL))
-        late.start()
+        killer = threading.Timer(TIMEOUT_SECONDS, lambda: self.send(signal.SIGKILL))
+        killer.start()
         answer = self.process.stdout.readline()
-        late.cancel()
+        killer.cancel()
         if not answer:
             self.log.seek(0)
-            raise SystemExit(f"{way.name} ended with {self.process.wait()}:\n{self.log.read()[-4000:]}")
+            raise SystemExit(f"{variant.name} ended with {self.process.wait()}:\n{self.log.read()[-4000:]}")
         self.send(signal.SIGSTOP)
         return json.loads(answer)
 
-    def __enter__(self) -> "Contender":
+    def __enter__(self) -> "LibraryProcess":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -92,15 +94,16 @@ class Contender:
         self.log.close()
 
 
-def measure(part: Part, args: argparse.Namespace) -> Found:
-    """Every way's rates, round after round."""
+def measure(comparison: Comparison, args: argparse.Namespace) -> Result:
+    """Measures every variant in every round."""
     load = os.getloadavg()[0]
-    rates: dict[str, list[float]] = {way.name: [] for way in part.ways}
-    cpu_us: dict[str, list[float]] = {way.name: [] for way in part.ways}
-    for way, found in (afresh if part.less else by_turns)(part, args):
-        rates[way.name].append(found["rate"])
-        cpu_us[way.name].append(found["cpu_us"])
-        print(f"{way.name}: {found['rate']:,.0f}", file=sys.stderr, flush=True)
+    rates: dict[str, list[float]] = {variant.name: [] for variant in comparison.variants}
+    cpu_us: dict[str, list[float]] = {variant.name: [] for variant in comparison.variants}
+    measurements = measure_in_new_processes if comparison.lower_is_better else measure_in_turn
+    for variant, measured in measurements(comparison, args):
+        rates[variant.name].append(measured["rate"])
+        cpu_us[variant.name].append(measured["cpu_us"])
+        print(f"{variant.name}: {measured['rate']:,.0f}", file=sys.stderr, flush=True)
     return {
         "rates": rates,
         "cpu_us": cpu_us,
@@ -110,45 +113,53 @@ def measure(part: Part, args: argparse.Namespace) -> Found:
     }
 
 
-def by_turns(part: Part, args: argparse.Namespace) -> Iterator[tuple[Way, dict[str, float]]]:
-    """In one process for each contender; what makes and fills the tables comes first and is not counted."""
+def measure_in_turn(comparison: Comparison, args: argparse.Namespace) -> Iterator[tuple[Variant, dict[str, float]]]:
+    """Measures with one process per library. An uncounted measurement first creates and fills the tables."""
+    libraries = dict.fromkeys(variant.library for variant in comparison.variants)
     with ExitStack() as stack:
-        running = {who: stack.enter_context(Contender(who)) for who in dict.fromkeys(way.who for way in part.ways)}
-        for way in part.ways:
-            running[way.who].measure(way, args.seconds / 5)
-        for way in part.ways * args.rounds:
-            yield way, running[way.who].measure(way, args.seconds)
+        processes = {library: stack.enter_context(LibraryProcess(library)) for library in libraries}
+        for variant in comparison.variants:
+            processes[variant.library].measure(variant, args.seconds / 5)
+        for variant in comparison.variants * args.rounds:
+            yield variant, processes[variant.library].measure(variant, args.seconds)
 
 
-def afresh(part: Part, args: argparse.Namespace) -> Iterator[tuple[Way, dict[str, float]]]:
-    """In a new process each time."""
-    for way in part.ways * args.rounds:
-        with Contender(way.who) as contender:
-            yield way, contender.measure(way, 0.0)
+def measure_in_new_processes(
+    comparison: Comparison, args: argparse.Namespace
+) -> Iterator[tuple[Variant, dict[str, float]]]:
+    """Measures with a new process per measurement."""
+    for variant in comparison.variants * args.rounds:
+        with LibraryProcess(variant.library) as process:
+            yield variant, process.measure(variant, 0.0)
 
 
-def judge(part: Part, found: Found) -> Iterator[str]:
-    """A line for each bar: the peer's way that it was held against, and the ratios."""
-    rates, cpu_us = found["rates"], found["cpu_us"]
-    for bar in part.bars:
-        theirs = [way.name for way in part.ways if way.who == bar.peer and bar.among in way.how]
-        best = (min if part.less else max)(theirs, key=lambda name: statistics.median(rates[name]))
-        ours = f"weft, {bar.ours}"
+def target_rows(comparison: Comparison, result: Result) -> Iterator[str]:
+    """Yields a table row per target, with the ratio of weft's variant to the peer's best variant."""
+    rates, cpu_us = result["rates"], result["cpu_us"]
+    lower = comparison.lower_is_better
+    for target in comparison.targets:
+        peers = [
+            variant.name
+            for variant in comparison.variants
+            if variant.library == target.peer and target.peer_filter in variant.description
+        ]
+        best = (min if lower else max)(peers, key=lambda name: statistics.median(rates[name]))
+        ours = f"weft, {target.ours}"
         measured = ratio(rates[ours], rates[best])
-        met = measured["median"] <= bar.asked if part.less else measured["median"] >= bar.asked
-        asked = f"at {'most' if part.less else 'least'} {bar.asked:g}x"
-        cpu = "" if part.less else spread(ratio(cpu_us[best], cpu_us[ours]))
-        yield f"| {bar.what} | {best} | {asked} | {spread(measured)} | {'met' if met else 'missed'} | {cpu} |"
+        met = measured["median"] <= target.ratio if lower else measured["median"] >= target.ratio
+        bound = f"at {'most' if lower else 'least'} {target.ratio:g}x"
+        cpu = "" if lower else spread(ratio(cpu_us[best], cpu_us[ours]))
+        yield f"| {target.name} | {best} | {bound} | {spread(measured)} | {'met' if met else 'missed'} | {cpu} |"
 
 
 def machine() -> str:
-    """What this runs on and with."""
+    """Returns the processor's architecture and the versions of Python and NumPy."""
     cores = f"{len(os.sched_getaffinity(0))} cores"
     return f"{platform.machine()}, {cores}, python {platform.python_version()}, numpy {np.__version__}"
 
 
-def pinned() -> str:
-    """The peers' versions, as their environments were told."""
+def peer_versions() -> str:
+    """Returns the peers' versions that the requirements files pin."""
     lines = [line for file in ("replay", "flashbax") for line in requirements(file).read_text().splitlines()]
     return ", ".join(line.replace("==", " ") for line in lines if line.partition("==")[0] in VERSIONS)
 
@@ -159,58 +170,58 @@ def requirements(name: str) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=PARTS, help="one part")
+    parser.add_argument("--only", choices=COMPARISONS, help="one comparison")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--seconds", type=float, default=0.6, help="of one measurement")
+    parser.add_argument("--seconds", type=float, default=0.6, help="duration of one measurement")
     args = parser.parse_args()
     install_peers(PEERS, requirements("replay"))
     install_peers(FLASHBAX, requirements("flashbax"))
-    kept = RESULTS / "replay.json"
-    record = json.loads(kept.read_text()) if kept.exists() else {}
+    file = RESULTS / "replay.json"
+    results = json.loads(file.read_text()) if file.exists() else {}
     RESULTS.mkdir(exist_ok=True)
-    for name, part in PARTS.items():
+    for name, comparison in COMPARISONS.items():
         if args.only in (None, name):
-            # Each part is kept as soon as it is there: the whole takes a while.
-            record[name] = measure(part, args)
-            kept.write_text(json.dumps(record, indent=2) + "\n")
-    text = "\n".join(table(record)) + "\n"
+            results[name] = measure(comparison, args)
+            # Results are saved after every comparison, because all of them take long.
+            file.write_text(json.dumps(results, indent=2) + "\n")
+    text = "\n".join(report(results)) + "\n"
     sys.stdout.write(text)
     (RESULTS / "replay.md").write_text(text)
 
 
-def table(record: dict[str, Found]) -> Iterator[str]:
+def report(results: dict[str, Result]) -> Iterator[str]:
+    """Yields the lines of the report: a table of all targets, then a table of rates for every comparison."""
     yield "<!-- Written by benchmarks/replay.py. -->"
-    yield f"weft.replay beside {pinned()}. Medians (least to most)."
-    yield "Processor time is that of all processes which take part: other load on the machine changes it less than it"
-    yield "changes rates, and most of all those of whoever uses one thread."
+    yield f"weft.replay compared with {peer_versions()}. Medians (minimum to maximum)."
+    yield "Processor time is summed over all processes of a library. Other load on the machine affects it less than the"
+    yield "rates; single-threaded libraries' rates are affected most."
     yield from (
         "",
-        "| what | beside | asked | rate, weft / peer | | processor time, peer / weft |",
+        "| comparison | best variant of the peer | target | rate, weft / peer | | processor time, peer / weft |",
         "|---|---|---|---|---|---|",
     )
-    # What was measured before something was added to its part is left out until it is measured again.
-    known = {name: {way.name for way in part.ways} <= found_rates(record, name) for name, part in PARTS.items()}
-    for show in (judge, part_table):
-        for name, part in PARTS.items():
-            if known[name]:
-                yield from show(part, record[name])
+    # A comparison to which variants were added since it was measured is left out.
+    complete = {
+        name: comparison
+        for name, comparison in COMPARISONS.items()
+        if name in results and {variant.name for variant in comparison.variants} <= results[name]["rates"].keys()
+    }
+    for name, comparison in complete.items():
+        yield from target_rows(comparison, results[name])
+    for name, comparison in complete.items():
+        yield from rate_table(comparison, results[name])
 
 
-def found_rates(record: dict[str, Found], name: str) -> set[str]:
-    return set(record[name]["rates"]) if name in record else set()
-
-
-def part_table(part: Part, found: Found) -> Iterator[str]:
-    settings = found["settings"]
-    each = "" if part.less else f" of {settings['seconds']:g} s"
-    yield from ("", f"{part.title}: {settings['rounds']} rounds{each}, on {found['machine']};")
-    yield from (f"before it began {found['load before']:.1f} others wanted a core.", "")
-    cpu = "" if part.less else " processor time, us per item |"
-    yield from (f"| contender | {part.unit} |{cpu}", "|---|---|" + "---|" * bool(cpu))
-    for way in part.ways:
-        if way.name in found["rates"]:
-            spent = f" {spread(summary(found['cpu_us'][way.name]))} |" if cpu else ""
-            yield f"| {way.name} | {thousands(summary(found['rates'][way.name]))} |{spent}"
+def rate_table(comparison: Comparison, result: Result) -> Iterator[str]:
+    settings, lower = result["settings"], comparison.lower_is_better
+    duration = "" if lower else f" of {settings['seconds']:g} s"
+    yield from ("", f"{comparison.title}: {settings['rounds']} rounds{duration}, on {result['machine']}.")
+    yield from (f"Load average at the start: {result['load before']:.1f}.", "")
+    cpu_column = "" if lower else " processor time, us per item |"
+    yield from (f"| variant | {comparison.unit} |{cpu_column}", "|---|---|" + ("" if lower else "---|"))
+    for variant in comparison.variants:
+        cpu = "" if lower else f" {spread(summary(result['cpu_us'][variant.name]))} |"
+        yield f"| {variant.name} | {thousands(summary(result['rates'][variant.name]))} |{cpu}"
 
 
 if __name__ == "__main__":

@@ -1,40 +1,40 @@
-"""Tables of arrays in compiled programs, measured alike: the state is donated, and every call is waited for.
+"""Cases for tables on the device: every function is compiled, its state is donated, and every call is waited for.
 
-Who has such a table gives functions of its state: `made(batch, prioritised)` is the functions, an empty state and a
-batch to insert.
+A library provides `make_table(batch, prioritised)`, which returns the table's functions, an empty state, and a batch to
+insert.
 """
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-from replay_worker import Repeated
+from replay_worker import Operation
 
 ITEMS = 1_000_000
 
 
 class Functions(NamedTuple):
-    """What a table does, as functions of its state."""
+    """The operations of a table, as functions of its state."""
 
     insert: Callable[[Any, Any], Any]
     sample: Callable[[Any, jax.Array], Any]
     keys: Callable[[Any], jax.Array]
-    """Of a sample, that by which its items are updated."""
+    """The keys of a sample's items, for `update`."""
     update: Callable[[Any, jax.Array, jax.Array], Any] | None = None
 
 
-Made = Callable[[int, bool], tuple[Functions, Any, Any]]
+MakeTable = Callable[[int, bool], tuple[Functions, Any, Any]]
 
 
-def cases(made: Made) -> dict[str, Any]:
-    """What can be measured of such a table, by name."""
+def make_cases(make_table: MakeTable) -> dict[str, Any]:
+    """Returns the cases by name."""
 
-    def insert(batch: int, *, prioritised: bool = False) -> Repeated:
-        functions, state, given = made(batch, prioritised)
-        return changing(functions.insert, state, given, count=batch)
+    def insert(batch: int, *, prioritised: bool = False) -> Operation:
+        functions, state, steps = make_table(batch, prioritised)
+        return repeat_update(functions.insert, state, steps, count=batch)
 
-    def sample(batch: int, *, prioritised: bool = False) -> Repeated:
-        functions, state = full(batch, prioritised)
+    def sample(batch: int, *, prioritised: bool = False) -> Operation:
+        functions, state = fill_table(batch, prioritised)
         draw, key = jax.jit(functions.sample), jax.random.key(0)
 
         def repeat() -> int:
@@ -45,30 +45,30 @@ def cases(made: Made) -> dict[str, Any]:
 
         return repeat
 
-    def update(batch: int) -> Repeated:
-        functions, state = full(batch, True)
+    def update(batch: int) -> Operation:
+        functions, state = fill_table(batch, True)
         key = jax.random.key(0)
         keys = functions.keys(jax.jit(functions.sample)(state, key))
         assert functions.update is not None
-        return changing(functions.update, state, keys, jax.random.uniform(key, (batch,)), count=batch)
+        return repeat_update(functions.update, state, keys, jax.random.uniform(key, (batch,)), count=batch)
 
-    def full(batch: int, prioritised: bool) -> tuple[Functions, Any]:
-        functions, state, given = made(batch, prioritised)
+    def fill_table(batch: int, prioritised: bool) -> tuple[Functions, Any]:
+        functions, state, steps = make_table(batch, prioritised)
         add = jax.jit(functions.insert, donate_argnums=0)
         for _ in range(ITEMS // batch + 1):
-            state = add(state, given)
+            state = add(state, steps)
         return functions, state
 
     return {"insert": insert, "sample": sample, "update": update}
 
 
-def changing(function: Callable[..., Any], state: Any, *given: Any, count: int) -> Repeated:
-    """What changes the state, again and again."""
-    change = jax.jit(function, donate_argnums=0)
+def repeat_update(function: Callable[..., Any], state: Any, *arguments: Any, count: int) -> Operation:
+    """Returns an operation that replaces the state by the function's result."""
+    compiled = jax.jit(function, donate_argnums=0)
 
     def repeat() -> int:
         nonlocal state
-        state = jax.block_until_ready(change(state, *given))
+        state = jax.block_until_ready(compiled(state, *arguments))
         return count
 
     return repeat

@@ -1,8 +1,8 @@
-"""Reverb, measured in every way it offers: see `replay_worker`.
+"""Measures Reverb in every way that it offers (see `replay_worker`).
 
-Items are written by its three writers, with the columns apart or (`packed`) as one column of 44 bytes, which is faster,
-by one or several clients at once. They are sampled by its datasets, which batch; its server is in this process, which
-it notices, or (`sockets`) in one of its own.
+Items are written by its three writers, with separate columns or (`packed`) with one column of 44 bytes, which is
+faster, by one or several clients at once. They are sampled by its datasets, which form batches. Its server is in this
+process, which Reverb detects and uses, or (`sockets`) in a process of its own.
 """
 
 import argparse
@@ -21,18 +21,18 @@ from replay_worker import (
     LENGTH,
     PERIOD,
     SEQUENCES,
-    Repeated,
+    Operation,
     frames,
-    obey,
     resident_bytes,
-    serving,
+    serve_requests,
+    start_server,
     transitions,
 )
 from reverb import structured_writer
 
 ITEMS = 100_000
 WRITTEN = 4000
-"""In one repetition."""
+"""Items per operation."""
 STEP = {
     "obs": tf.TensorSpec((4,), tf.float32),
     "action": tf.TensorSpec((), tf.int32),
@@ -41,36 +41,36 @@ STEP = {
     "done": tf.TensorSpec((), tf.float32),
 }
 PACKED = tf.TensorSpec((44,), tf.uint8)
-KEPT: list[reverb.Server] = []
-"""Servers in this process: they would end if nobody had them."""
+LOCAL_SERVERS: list[reverb.Server] = []
+"""Servers in this process. A server stops when it is garbage-collected."""
 TABLES = ("a", "b", "c", "d")
 
 
-def insert(writer: str, *, packed: bool = False, clients: int = 1, chunk: int = 10) -> Repeated:
-    """Items of one step each, by so many clients, each with a table of its own."""
+def insert(writer: str, *, packed: bool = False, clients: int = 1, chunk: int = 10) -> Operation:
+    """Writes items of one step each, with several clients that write to different tables."""
     server = reverb.Server([table(name, packed, False) for name in TABLES])
-    KEPT.append(server)
-    write, given = WRITERS[writer], steps(WRITTEN // clients, packed)
-    works = [(client_of(server.port), name, given, chunk) for name in TABLES[:clients]]
+    LOCAL_SERVERS.append(server)
+    write, written = WRITERS[writer], steps(WRITTEN // clients, packed)
+    arguments = [(client_of(server.port), name, written, chunk) for name in TABLES[:clients]]
 
     def repeat() -> int:
-        threads = [threading.Thread(target=write, args=work) for work in works[1:]]
+        threads = [threading.Thread(target=write, args=each) for each in arguments[1:]]
         for thread in threads:
             thread.start()
-        write(*works[0])
+        write(*arguments[0])
         for thread in threads:
             thread.join()
-        return len(given) * clients
+        return len(written) * clients
 
     return repeat
 
 
-def with_trajectories(client: reverb.Client, name: str, given: list[Any], chunk: int) -> None:
-    packed = not isinstance(given[0], dict)
+def write_trajectories(client: reverb.Client, name: str, written: list[Any], chunk: int) -> None:
+    packed = not isinstance(written[0], dict)
     with client.trajectory_writer(num_keep_alive_refs=chunk, validate_items=False) as writer:
         for path in [()] if packed else [(column,) for column in STEP]:
             writer.configure(path, num_keep_alive_refs=chunk, max_chunk_length=chunk)
-        for number, step in enumerate(given, 1):
+        for number, step in enumerate(written, 1):
             writer.append(step)
             history = writer.history
             item = history[-1:] if packed else {column: history[column][-1:] for column in STEP}
@@ -79,30 +79,32 @@ def with_trajectories(client: reverb.Client, name: str, given: list[Any], chunk:
                 writer.flush(200)
 
 
-def with_structure(client: reverb.Client, name: str, given: list[Any], chunk: int) -> None:
-    reference = structured_writer.create_reference_step(given[0])
-    item = {column: reference[column][-1:] for column in STEP} if isinstance(given[0], dict) else reference[-1:]
+def write_structured(client: reverb.Client, name: str, written: list[Any], chunk: int) -> None:
+    reference = structured_writer.create_reference_step(written[0])
+    item = {column: reference[column][-1:] for column in STEP} if isinstance(written[0], dict) else reference[-1:]
     writer = client.structured_writer([structured_writer.create_config(item, name)])
-    for number, step in enumerate(given, 1):
+    for number, step in enumerate(written, 1):
         writer.append(step)
         if number % 1000 == 0:
             writer.flush(200)
     writer.flush()
 
 
-def with_steps(client: reverb.Client, name: str, given: list[Any], chunk: int) -> None:
+def write_steps(client: reverb.Client, name: str, written: list[Any], chunk: int) -> None:
     with client.writer(max_sequence_length=chunk, chunk_length=chunk, max_in_flight_items=1000) as writer:
-        for step in given:
+        for step in written:
             writer.append(step)
             writer.create_item(name, 1, 1.0)
 
 
-WRITERS = {"trajectory": with_trajectories, "structured": with_structure, "steps": with_steps}
+WRITERS = {"trajectory": write_trajectories, "structured": write_structured, "steps": write_steps}
 
 
-def sample(batch: int, *, sockets: bool = False, packed: bool = False, workers: int = 2, flight: int = 100) -> Repeated:
-    """Batches of items of one step each. With `workers` 0, four datasets that batch by themselves, taken in turn."""
-    address = filled(sockets, packed)
+def sample(
+    batch: int, *, sockets: bool = False, packed: bool = False, workers: int = 2, flight: int = 100
+) -> Operation:
+    """Samples batches of one-step items; with `workers` 0, from four interleaved datasets that form batches in parallel."""
+    address = serve_items(sockets, packed)
     signature = PACKED if packed else STEP
     types = tf.nest.map_structure(lambda spec: spec.dtype, signature)
     shapes = tf.nest.map_structure(lambda spec: spec.shape, signature)
@@ -113,37 +115,37 @@ def sample(batch: int, *, sockets: bool = False, packed: bool = False, workers: 
         ).batch(batch)
 
     if workers:
-        return taking(batches(workers), batch)
-    apart = tf.data.Dataset.range(4).interleave(
+        return repeat_next(batches(workers), batch)
+    interleaved = tf.data.Dataset.range(4).interleave(
         lambda _: batches(1), cycle_length=4, num_parallel_calls=4, deterministic=False
     )
-    return taking(apart, batch)
+    return repeat_next(interleaved, batch)
 
 
-def update(batch: int, *, sockets: bool = False, by: str = "operation") -> Repeated:
-    """New priorities for items known by their keys: by the TensorFlow `operation` or by the client's `dictionary`."""
-    address = filled(sockets, True, True)
+def update(batch: int, *, sockets: bool = False, by: str = "operation") -> Operation:
+    """Updates priorities, given as tensors to a TensorFlow `operation`, or to the client as a `dictionary`."""
+    address = serve_items(sockets, True, True)
     sampled = reverb.TimestepDataset(address, "a", PACKED.dtype, PACKED.shape, 1000).map(lambda item: item.info.key)
     keys = list(sampled.batch(batch).take(8))
-    new = np.random.default_rng(0).random(batch)
+    values = np.random.default_rng(0).random(batch)
     if by == "operation":
-        client, priorities = reverb.TFClient(address), tf.constant(new, tf.float64)
-        changes = itertools.cycle([partial(client.update_priorities, "a", each, priorities) for each in keys])
+        client, priorities = reverb.TFClient(address), tf.constant(values, tf.float64)
+        updates = itertools.cycle([partial(client.update_priorities, "a", each, priorities) for each in keys])
     else:
         plain = reverb.Client(address)
-        pairs = [dict(zip(each.numpy().tolist(), new.tolist(), strict=True)) for each in keys]
-        changes = itertools.cycle([partial(plain.mutate_priorities, "a", updates=each) for each in pairs])
+        pairs = [dict(zip(each.numpy().tolist(), values.tolist(), strict=True)) for each in keys]
+        updates = itertools.cycle([partial(plain.mutate_priorities, "a", updates=each) for each in pairs])
 
     def repeat() -> int:
-        next(changes)()
+        next(updates)()
         return batch
 
     return repeat
 
 
-def sequences(kind: str, *, batch: int = 0, sockets: bool = False, workers: int = 2, chunk: int = LENGTH) -> Repeated:
-    """Sequences of frames, one by one or in batches."""
-    address = filled_with_frames(kind, sockets, chunk)
+def sequences(kind: str, *, batch: int = 0, sockets: bool = False, workers: int = 2, chunk: int = LENGTH) -> Operation:
+    """Samples sequences of frames, singly or in batches."""
+    address = serve_frames(kind, sockets, chunk)
     dataset = reverb.TrajectoryDataset(
         address,
         "a",
@@ -152,21 +154,21 @@ def sequences(kind: str, *, batch: int = 0, sockets: bool = False, workers: int 
         max_in_flight_samples_per_worker=max(2 * batch, 16),
         num_workers_per_iterator=workers,
     )
-    return taking(dataset.batch(batch), batch) if batch else taking(dataset, 1)
+    return repeat_next(dataset.batch(batch), batch) if batch else repeat_next(dataset, 1)
 
 
 def memory(*, packed: bool = False, chunk: int = 1) -> dict[str, float]:
-    """Bytes that this process grows by for each item."""
+    """Returns the bytes by which this process grows per item."""
     server = reverb.Server([table("a", packed, True)])
-    client, given = client_of(server.port), steps(10_000, packed)
-    with_steps(client, "a", given, chunk)
+    client, written = client_of(server.port), steps(10_000, packed)
+    write_steps(client, "a", written, chunk)
     before = resident_bytes()
     for _ in range(6):
-        with_steps(client, "a", given, chunk)
+        write_steps(client, "a", written, chunk)
     return {"rate": (resident_bytes() - before) / 60_000, "cpu_us": 0.0}
 
 
-def taking(dataset: tf.data.Dataset, items: int) -> Repeated:
+def repeat_next(dataset: tf.data.Dataset, items: int) -> Operation:
     batches: Iterator[Any] = iter(dataset)
 
     def repeat() -> int:
@@ -177,7 +179,7 @@ def taking(dataset: tf.data.Dataset, items: int) -> Repeated:
 
 
 def steps(count: int, packed: bool) -> list[Any]:
-    """One step at a time, as an environment gives them."""
+    """Returns single steps, as an environment produces them."""
     columns = transitions(count)
     if not packed:
         return [{name: column[index] for name, column in columns.items()} for index in range(count)]
@@ -200,25 +202,26 @@ def client_of(port: int) -> reverb.Client:
 
 
 @cache
-def filled(sockets: bool, packed: bool, prioritised: bool = False) -> str:
-    """The address of a server with a full table."""
+def serve_items(sockets: bool, packed: bool, prioritised: bool = False) -> str:
+    """Starts a server with a full table of transitions; returns its address."""
     if sockets:
-        return serving(__file__, *["--packed"] * packed, *["--prioritised"] * prioritised)
+        return start_server(__file__, *["--packed"] * packed, *["--prioritised"] * prioritised)
     server = reverb.Server([table("a", packed, prioritised)])
-    KEPT.append(server)
-    client, given = client_of(server.port), steps(10_000, packed)
-    for _ in range(ITEMS // len(given)):
-        with_steps(client, "a", given, 1)
+    LOCAL_SERVERS.append(server)
+    client, written = client_of(server.port), steps(10_000, packed)
+    for _ in range(ITEMS // len(written)):
+        write_steps(client, "a", written, 1)
     return f"localhost:{server.port}"
 
 
 @cache
-def filled_with_frames(kind: str, sockets: bool, chunk: int) -> str:
+def serve_frames(kind: str, sockets: bool, chunk: int) -> str:
+    """Starts a server with a full table of sequences of frames; returns its address."""
     if sockets:
-        return serving(__file__, "--frames", kind, "--chunk", str(chunk))
+        return start_server(__file__, "--frames", kind, "--chunk", str(chunk))
     signature = tf.TensorSpec((LENGTH, *FRAME), tf.uint8)
     server = reverb.Server([bare_table("a", SEQUENCES, signature, reverb.selectors.Uniform())])
-    KEPT.append(server)
+    LOCAL_SERVERS.append(server)
     with client_of(server.port).trajectory_writer(num_keep_alive_refs=LENGTH) as writer:
         writer.configure((), num_keep_alive_refs=LENGTH, max_chunk_length=chunk)
         for number, frame in enumerate(frames(kind), 1):
@@ -231,9 +234,9 @@ def filled_with_frames(kind: str, sockets: bool, chunk: int) -> str:
 
 def serve(args: argparse.Namespace) -> None:
     address = (
-        filled_with_frames(args.frames, False, args.chunk)
+        serve_frames(args.frames, False, args.chunk)
         if args.frames
-        else filled(False, args.packed, args.prioritised)
+        else serve_items(False, args.packed, args.prioritised)
     )
     print(f"serving {address}", flush=True)
     sys.stdin.read()
@@ -241,7 +244,7 @@ def serve(args: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--serve", action="store_true", help="a full table, until the standard input ends")
+    parser.add_argument("--serve", action="store_true", help="serve a full table until the standard input ends")
     parser.add_argument("--packed", action="store_true")
     parser.add_argument("--prioritised", action="store_true")
     parser.add_argument("--frames", choices=("random", "compressible"))
@@ -250,7 +253,7 @@ def main() -> None:
     if args.serve:
         serve(args)
     else:
-        obey({"insert": insert, "sample": sample, "update": update, "sequences": sequences, "memory": memory})
+        serve_requests({"insert": insert, "sample": sample, "update": update, "sequences": sequences, "memory": memory})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""RLlib's IMPALA on CartPole: prints how fast it trained, as one line of JSON.
+"""Trains RLlib's IMPALA on CartPole and prints its throughput as one line of JSON.
 
-It is told everything but how to run: `benchmarks/async.py` gives the same numbers to weft.
+`benchmarks/async.py` passes the same environment, network and hyperparameters to weft.
 """
 
 import argparse
@@ -20,19 +20,19 @@ def main() -> None:
     parser.add_argument(
         "--settings", type=json.loads, required=True, help="env, envs, horizon, hidden, lr, ... as JSON"
     )
-    parser.add_argument("--runners", type=int, default=2, help="env runners that share the environments")
-    parser.add_argument("--learners", type=int, default=1, help="learner processes; 0: the driver learns")
+    parser.add_argument("--runners", type=int, default=2, help="env runners, which divide the environments among them")
+    parser.add_argument("--learners", type=int, default=1, help="learner processes; with 0 the driver learns")
     parser.add_argument("--uncounted", type=float, default=4.0, help="seconds before the clock starts")
-    parser.add_argument("--seconds", type=float, default=8.0, help="that are counted")
+    parser.add_argument("--seconds", type=float, default=8.0, help="measured seconds")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    # One CPU for each process there is, whether the machine has it or not: it waits for them without a word.
+    # Declare one CPU per process even if the machine has fewer: otherwise Ray waits silently for CPUs to become free.
     cpus = 1 + args.runners + args.learners
     ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     algo = config(args).build_algo()
-    first = go(algo, args.uncounted)
+    first = train(algo, args.uncounted)
     started = time.perf_counter()
-    last = go(algo, args.seconds)
+    last = train(algo, args.seconds)
     seconds = time.perf_counter() - started
     steps = sampled(last) - sampled(first)
     record = {
@@ -48,8 +48,8 @@ def main() -> None:
     ray.shutdown()
 
 
-def go(algo: Any, seconds: float) -> dict[str, Any]:
-    """The last result after training for so long, and until it has learned from something."""
+def train(algo: Any, seconds: float) -> dict[str, Any]:
+    """Trains for at least `seconds`, and until the learner has trained on a batch; returns the last result."""
     started, result = time.perf_counter(), algo.train()
     while time.perf_counter() - started < seconds or learned(result) == 0:
         result = algo.train()
@@ -61,12 +61,12 @@ def sampled(result: dict[str, Any]) -> int:
 
 
 def learned(result: dict[str, Any]) -> int:
-    everything = result.get("learners", {}).get("__all_modules__", {})
-    return int(everything.get("num_env_steps_trained_lifetime", 0))
+    metrics = result.get("learners", {}).get("__all_modules__", {})
+    return int(metrics.get("num_env_steps_trained_lifetime", 0))
 
 
 def config(args: argparse.Namespace) -> IMPALAConfig:
-    """The settings in RLlib's words, on its new API stack."""
+    """Translates the settings to RLlib's configuration, for its new API stack."""
     settings = args.settings
     each = settings["envs"] // args.runners
     return (

@@ -1,4 +1,4 @@
-"""RLlib's PPO on the settings that all share: prints how fast it trained, as one line of JSON."""
+"""Trains RLlib's PPO with the shared settings and prints its throughput as one line of JSON."""
 
 import argparse
 import importlib.metadata
@@ -19,15 +19,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--iterations", type=int, default=48)
     parser.add_argument("--uncounted", type=int, default=2, help="iterations before the clock starts")
-    parser.add_argument("--runners", type=int, default=2, help="env runners that share the environments; 0: the driver")
-    parser.add_argument("--learners", type=int, default=0, help="learner processes; 0: the driver learns")
-    parser.add_argument("--threads", type=int, help="of torch in the driver, if not as many as it chooses")
+    parser.add_argument(
+        "--runners",
+        type=int,
+        default=2,
+        help="env runners, which divide the environments; with 0 the driver steps them",
+    )
+    parser.add_argument("--learners", type=int, default=0, help="learner processes; with 0 the driver learns")
+    parser.add_argument("--threads", type=int, help="torch threads in the driver (default: torch's choice)")
     parser.add_argument("--vector", choices=("sync", "async"), default="sync")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
-    # More CPUs than there are, so that no arrangement waits for one that will never be free.
+    # Declare enough CPUs for every configuration: otherwise Ray waits forever for CPUs that the machine does not have.
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     algo = config(args).build_algo()
     for _ in range(args.uncounted):
@@ -50,7 +55,7 @@ def main() -> None:
 
 
 def config(args: argparse.Namespace) -> PPOConfig:
-    """The settings in RLlib's words, on its new API stack."""
+    """Translates the settings to RLlib's configuration, for its new API stack."""
     size = SETTINGS["envs"] * SETTINGS["horizon"]
     return (
         PPOConfig()

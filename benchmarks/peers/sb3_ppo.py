@@ -1,4 +1,4 @@
-"""Stable-Baselines3's PPO on the settings that all share: prints how fast it trained, as one line of JSON."""
+"""Trains Stable-Baselines3's PPO with the shared settings and prints its throughput as one line of JSON."""
 
 import argparse
 import importlib.metadata
@@ -17,7 +17,7 @@ VECTORS = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}
 
 
 class Clock(BaseCallback):
-    """When each iteration began, and when the last one ended."""
+    """Records when each iteration began and when the last one ended."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=48)
     parser.add_argument("--uncounted", type=int, default=2, help="iterations before the clock starts")
     parser.add_argument("--vector", choices=VECTORS, default="dummy")
-    parser.add_argument("--threads", type=int, help="of torch, if not as many as it chooses")
+    parser.add_argument("--threads", type=int, help="torch threads (default: torch's choice)")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     if args.threads:

@@ -1,26 +1,26 @@
-"""weft's table of arrays, with as many rows as transitions come at once: see `compiled`."""
+"""Cases for weft's table on the device, with one row per transition of a batch (see `compiled`)."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from compiled import ITEMS, Functions, cases
+from compiled import ITEMS, Functions, make_cases
 from replay_worker import transitions
 
 from weft.replay.device import DeviceReplay
 from weft.replay.interface import TableSpec
 
 
-def made(batch: int, prioritised: bool) -> tuple[Functions, Any, Any]:
+def make_table(batch: int, prioritised: bool) -> tuple[Functions, Any, Any]:
     table = DeviceReplay(TableSpec(capacity=ITEMS, rows=batch, sampler="prioritised:0.6" if prioritised else "uniform"))
-    given = jax.tree.map(jnp.asarray, transitions(batch))
+    steps = jax.tree.map(jnp.asarray, transitions(batch))
     functions = Functions(
-        insert=lambda state, steps: table.insert(state, jnp.arange(batch), steps, None),
+        insert=lambda state, batch_steps: table.insert(state, jnp.arange(batch), batch_steps, None),
         sample=lambda state, key: table.sample(state, key, (batch,))[1],
-        keys=lambda drawn: drawn.key,
+        keys=lambda sample: sample.key,
         update=table.update,
     )
-    return functions, table.init(given, jax.random.key(0)), jax.tree.map(lambda column: column[None], given)
+    return functions, table.init(steps, jax.random.key(0)), jax.tree.map(lambda column: column[None], steps)
 
 
-CASES = cases(made)
+CASES = make_cases(make_table)

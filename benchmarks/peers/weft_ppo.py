@@ -1,4 +1,4 @@
-"""weft's PPO on the settings that all share: prints how fast it trained, as one line of JSON."""
+"""Trains weft's PPO with the shared settings and prints its throughput as one line of JSON."""
 
 import argparse
 import importlib.metadata
@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=48)
     parser.add_argument("--uncounted", type=int, default=2, help="iterations before the clock starts")
     parser.add_argument("--layout", default="fused")
-    parser.add_argument("--eval-every", type=int, help="steps from one evaluation to the next, if any")
+    parser.add_argument("--eval-every", type=int, help="steps between evaluations (default: no evaluations)")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     algo = PPO(
@@ -42,7 +42,7 @@ def main() -> None:
     times: dict[int, float] = {}
 
     def clock(update: Update) -> None:
-        # Evaluations that are still under way at the end bring updates of their own.
+        # Evaluations that finish after an iteration send updates too; the iteration's time must not be overwritten.
         times.setdefault(update.steps, time.perf_counter())
 
     world = World.of(f"gym:{SETTINGS['env']}")

@@ -1,7 +1,7 @@
-"""weft.replay, measured as its peers are: see `replay_worker`.
+"""Measures weft.replay (see `replay_worker`).
 
-A table is in this process, or in a server of its own, from which samples come through shared memory (`host`) or through
-sockets (`sockets`), with several requests under way; or it is arrays of a compiled program (`device`).
+The placement of a table is `process` (this process), `shared_memory` or `sockets` (a server process, by how samples are
+transported, with several requests in flight), or `device` (arrays in a compiled program).
 """
 
 import argparse
@@ -17,17 +17,16 @@ from replay_worker import (
     LENGTH,
     PERIOD,
     SEQUENCES,
-    Repeated,
+    Operation,
     frames,
-    obey,
     resident_bytes,
-    serving,
+    serve_requests,
+    start_server,
     transitions,
 )
 
 from weft.replay import Prioritised, Store, Table, Uniform, importance_weights
-from weft.replay.server.client import connect
-from weft.replay.server.server import Server
+from weft.replay.server import Server, connect
 from weft.replay.writer import Writer
 
 ITEMS = 1_000_000
@@ -35,19 +34,20 @@ SIGNATURE = {name: column[0] for name, column in transitions(1).items()}
 TOKEN = "for measurements only"
 
 
-def insert(batch: int, *, prioritised: bool = False, where: str = "process") -> Repeated:
-    table = empty(prioritised) if where == "process" else reached(where, "prioritised" if prioritised else "uniform")
-    given = transitions(batch)
+def insert(batch: int, *, prioritised: bool = False, placement: str = "process") -> Operation:
+    kind = "prioritised" if prioritised else "uniform"
+    table = make_table(prioritised) if placement == "process" else remote_table(placement, kind)
+    steps = transitions(batch)
 
     def repeat() -> int:
-        table.insert(given)
+        table.insert(steps)
         return batch
 
     return repeat
 
 
-def step(*, rows: int, chunk: int) -> Repeated:
-    """One step at a time of so many environments, through a writer that makes an item of each."""
+def step(*, rows: int, chunk: int) -> Operation:
+    """Writes one step of `rows` environments per call, through a writer that makes every step an item."""
     store = Store(SIGNATURE, capacity=ITEMS, rows=rows)
     writer, columns = Writer(Table(store=store, capacity=ITEMS), chunk=chunk), transitions(1000 * rows)
     steps = [{name: column[index : index + rows] for name, column in columns.items()} for index in range(1000)]
@@ -60,10 +60,10 @@ def step(*, rows: int, chunk: int) -> Repeated:
     return repeat
 
 
-def sample(batch: int, *, prioritised: bool = False, where: str = "process") -> Repeated:
-    """Batches of items; of prioritised ones with the importance weights, as cpprb gives them."""
+def sample(batch: int, *, prioritised: bool = False, placement: str = "process") -> Operation:
+    """Samples batches; prioritised ones with importance weights, because cpprb computes them too."""
     kind = "prioritised" if prioritised else "uniform"
-    samples = sampling(full(kind) if where == "process" else reached(where, kind), batch)
+    samples = sampling(full_table(kind) if placement == "process" else remote_table(placement, kind), batch)
 
     def repeat() -> int:
         info = next(samples).info
@@ -74,20 +74,20 @@ def sample(batch: int, *, prioritised: bool = False, where: str = "process") -> 
     return repeat
 
 
-def update(batch: int, *, where: str = "process") -> Repeated:
-    table = full("prioritised") if where == "process" else reached(where, "prioritised")
+def update(batch: int, *, placement: str = "process") -> Operation:
+    table = full_table("prioritised") if placement == "process" else remote_table(placement, "prioritised")
     keys = itertools.cycle([table.sample(batch).info.key.copy() for _ in range(64)])
-    new = np.random.default_rng(0).random(batch)
+    priorities = np.random.default_rng(0).random(batch)
 
     def repeat() -> int:
-        table.update(next(keys), new)
+        table.update(next(keys), priorities)
         return batch
 
     return repeat
 
 
-def sequences(kind: str, *, batch: int, where: str = "process") -> Repeated:
-    samples = sampling(full(kind) if where == "process" else reached(where, kind), batch)
+def sequences(kind: str, *, batch: int, placement: str = "process") -> Operation:
+    samples = sampling(full_table(kind) if placement == "process" else remote_table(placement, kind), batch)
 
     def repeat() -> int:
         next(samples)
@@ -97,11 +97,11 @@ def sequences(kind: str, *, batch: int, where: str = "process") -> Repeated:
 
 
 def memory() -> dict[str, float]:
-    """Bytes that this process grows by for each item of a full table."""
-    given, before = transitions(10_000), resident_bytes()
-    table = empty(True)
+    """Returns the bytes by which this process grows per item of a full table."""
+    steps, before = transitions(10_000), resident_bytes()
+    table = make_table(True)
     for _ in range(ITEMS // 10_000):
-        table.insert(given)
+        table.insert(steps)
     return {"rate": (resident_bytes() - before) / table.size, "cpu_us": 0.0}
 
 
@@ -112,17 +112,17 @@ def sampling(table: Any, batch: int) -> Any:
 
 
 @cache
-def full(kind: str) -> Table:
-    """A table with as many items as it can have."""
+def full_table(kind: str) -> Table:
+    """Returns a table that is filled to its capacity."""
     if kind in ("compressible", "random"):
-        return full_of_frames(kind)
-    table, given, rng = empty(kind == "prioritised"), transitions(10_000), np.random.default_rng(0)
+        return frame_table(kind)
+    table, steps, rng = make_table(kind == "prioritised"), transitions(10_000), np.random.default_rng(0)
     for _ in range(ITEMS // 10_000):
-        table.insert(given, rng.random(10_000))
+        table.insert(steps, rng.random(10_000))
     return table
 
 
-def full_of_frames(kind: str) -> Table:
+def frame_table(kind: str) -> Table:
     steps = frames(kind)
     store = Store({"obs": np.zeros(FRAME, np.uint8)}, capacity=len(steps))
     table = Table(store=store, capacity=SEQUENCES, length=LENGTH)
@@ -131,42 +131,43 @@ def full_of_frames(kind: str) -> Table:
     return table
 
 
-def empty(prioritised: bool) -> Table:
+def make_table(prioritised: bool) -> Table:
     return Table(SIGNATURE, capacity=ITEMS, sampler=Prioritised(exponent=0.6) if prioritised else Uniform())
 
 
 @cache
-def reached(where: str, kind: str) -> Any:
-    """The table of a server in a process of its own."""
-    client = connect(serving(__file__, "--kind", kind), TOKEN, shared=where == "host")
-    assert client.local == (where == "host")
+def remote_table(placement: str, kind: str) -> Any:
+    """Returns the table of a server process."""
+    shared = placement == "shared_memory"
+    client = connect(start_server(__file__, "--kind", kind), TOKEN, shared=shared)
+    assert client.local == shared
     return client.table("table")
 
 
-def placed(case: Any) -> Any:
-    """What is measured, on the host or on the device."""
+def for_any_placement(case: Any) -> Any:
+    """Extends a case for tables on the host by the placement `device`."""
 
-    def repeated(*, where: str = "process", **options: Any) -> Repeated:
-        if where != "device":
-            return case(where=where, **options)
+    def prepare(*, placement: str = "process", **options: Any) -> Operation:
+        if placement != "device":
+            return case(placement=placement, **options)
         import weft_device
 
         return weft_device.CASES[case.__name__](**options)
 
-    return repeated
+    return prepare
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--serve", action="store_true", help="a full table, until the standard input ends")
+    parser.add_argument("--serve", action="store_true", help="serve a full table until the standard input ends")
     parser.add_argument("--kind", default="uniform", choices=("uniform", "prioritised", "compressible", "random"))
     args = parser.parse_args()
     if args.serve:
-        print(f"serving {Server([full(args.kind)], token=TOKEN).address}", flush=True)
+        print(f"serving {Server([full_table(args.kind)], token=TOKEN).address}", flush=True)
         sys.stdin.read()
         os._exit(0)
-    either = {case.__name__: placed(case) for case in (insert, sample, update)}
-    obey({**either, "step": step, "sequences": sequences, "memory": memory})
+    any_placement = {case.__name__: for_any_placement(case) for case in (insert, sample, update)}
+    serve_requests({**any_placement, "step": step, "sequences": sequences, "memory": memory})
 
 
 if __name__ == "__main__":

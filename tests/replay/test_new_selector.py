@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from weft.replay.server.server import Server
 
 from weft.host import own_objects
 from weft.replay import Selector, Table, restore, save
@@ -12,8 +11,8 @@ from weft.replay.host import HostReplay
 from weft.replay.interface import TableSpec
 from weft.replay.limiter import LIMITERS, Limiter
 from weft.replay.selectors import SELECTORS
-from weft.replay.server.client import connect
-from weft.replay.server.declare import declare, read_words
+from weft.replay.server import Server, connect
+from weft.replay.server.declare import declare, parse_options
 
 WORDS = ["capacity=8", "reward=float32", "sampler=weighted_top:2", "remover=weighted_top:1"]
 
@@ -57,13 +56,13 @@ def register(monkeypatch):
 
 
 def filled() -> Table:
-    table = declare("a", read_words(WORDS))
+    table = declare("a", parse_options(WORDS))
     table.insert({"reward": np.arange(6)}, priority=[1, 5, 2, 3, 4, 0])
     return table
 
 
 def test_its_name_and_options_can_be_declared():
-    table = declare("a", read_words(WORDS))
+    table = declare("a", parse_options(WORDS))
     assert isinstance(table.sampler, WeightedTop) and table.sampler.count == 2
     assert isinstance(table.remover, WeightedTop) and table.remover.count == 1
 
@@ -117,7 +116,7 @@ def test_an_algorithm_on_the_host_samples_with_it():
 
 def test_a_new_limiter_takes_one_function_and_one_name(monkeypatch, tmp_path):
     monkeypatch.setitem(LIMITERS, "alternating", lambda ahead: Limiter(1.0, 1, 0.0, ahead))
-    table = declare("a", read_words([*WORDS, "limiter=alternating:2"]))
+    table = declare("a", parse_options([*WORDS, "limiter=alternating:2"]))
     save(tmp_path / "saved", [table])
     assert restore(tmp_path / "saved")["a"].limiter == table.limiter == Limiter(1.0, 1, 0.0, 2.0)
     with Server([table]) as server, connect(server.address, server.token) as client:

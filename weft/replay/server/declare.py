@@ -12,10 +12,13 @@ A file has a section for every table:
     limiter = "samples_per_insert:4,1000,100"
     columns = { obs = "float32[4]", action = "int32", reward = "float32" }
 
-`sampler` and `remover` are uniform, prioritised[:exponent], fifo, lifo, minheap or maxheap; `limiter` is minimum:n,
-samples_per_insert:ratio,minimum,error, queue:n or stack:n. For items of several steps give their `length`; `rows` is
-the number of environments and `steps` the steps of all of them that are kept; `store` names another table to share
-them with.
+- `sampler`, `remover`: uniform, prioritised[:exponent], fifo, lifo, minheap or maxheap, or another name in `SELECTORS`;
+- `limiter`: minimum:n, samples_per_insert:ratio,minimum,error, queue:n or stack:n;
+- `length`: the maximum number of steps of an item;
+- `rows`, `steps`: the number of environments, and the steps of all environments together that the store holds;
+- `store`: an earlier table whose store this table shares.
+
+On the command line the same table is `experience capacity=100000 sampler=prioritised:0.6 ... obs=float32[4]`.
 """
 
 import json
