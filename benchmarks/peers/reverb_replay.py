@@ -103,7 +103,7 @@ WRITERS = {"trajectory": write_trajectories, "structured": write_structured, "st
 def sample(
     batch: int, *, sockets: bool = False, packed: bool = False, workers: int = 2, flight: int = 100
 ) -> Operation:
-    """Samples batches of one-step items; with `workers` 0, from four interleaved datasets that form batches in parallel."""
+    """Samples batches of one-step items; with `workers` 0, from four interleaved datasets that batch in parallel."""
     address = serve_items(sockets, packed)
     signature = PACKED if packed else STEP
     types = tf.nest.map_structure(lambda spec: spec.dtype, signature)
