@@ -44,7 +44,7 @@ class Target:
     peer: str
     ratio: float
     peer_filter: str = ""
-    """Only the peer's variants whose description contains this text count."""
+    """If given, only variants of the peer with this text in their description count."""
 
 
 @dataclass(frozen=True)

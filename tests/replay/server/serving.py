@@ -11,14 +11,14 @@ from weft.replay.server import Server, connect, wire
 from weft.replay.server.frame_header import Limits, WireError
 from weft.replay.table import Table
 
-SIGNATURE = {"obs": {"place": np.zeros(3, np.float32), "seen": np.zeros((2, 2), np.uint8)}, "reward": np.float32(0)}
+SIGNATURE = {"obs": {"vector": np.zeros(3, np.float32), "image": np.zeros((2, 2), np.uint8)}, "reward": np.float32(0)}
 
 
 def steps(n, start=0):
     """n steps with the rewards start, start + 1, ..."""
     reward = np.arange(start, start + n, dtype=np.float32)
-    place = reward[:, None] + np.zeros((n, 3), np.float32)
-    return {"obs": {"place": place, "seen": np.full((n, 2, 2), start % 256, np.uint8)}, "reward": reward}
+    vector = reward[:, None] + np.zeros((n, 3), np.float32)
+    return {"obs": {"vector": vector, "image": np.full((n, 2, 2), start % 256, np.uint8)}, "reward": reward}
 
 
 def table(capacity=1000, **options):

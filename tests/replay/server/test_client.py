@@ -116,7 +116,7 @@ def test_append_writes_steps_to_the_store_and_inserts_items():
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_sample_has_only_the_columns_of_the_pattern_and_the_pipeline(shared):
     store = Store(SIGNATURE, capacity=900)
-    pattern = Pick({"obs/place": First(), "last": Last("reward")})
+    pattern = Pick({"obs/vector": First(), "last": Last("reward")})
     picked = Table(store=store, capacity=50, length=3, name="a", pattern=pattern)
     whole = Table(store=store, capacity=50, length=3, name="b", sampler=Fifo())
     positions = store.append(steps(800))
@@ -124,21 +124,21 @@ def test_a_sample_has_only_the_columns_of_the_pattern_and_the_pipeline(shared):
         each.insert_items(positions[10:50], 3)
     with served(picked, whole, shared=shared) as (_, client):
         sample = client.table("a").sample(9)
-        assert sample.data["obs"].keys() == {"place"} and sample.data["last"].shape == (9,)
-        assert (sample.data["obs"]["place"][:, 0] + 2 == sample.data["last"]).all()
+        assert sample.data["obs"].keys() == {"vector"} and sample.data["last"].shape == (9,)
+        assert (sample.data["obs"]["vector"][:, 0] + 2 == sample.data["last"]).all()
         pipeline = (
-            Pipeline().reduce("reward", "sum", axis=1).keep("reward", "obs/seen").transpose("obs/seen", 1, 0, 3, 2)
+            Pipeline().reduce("reward", "sum", axis=1).keep("reward", "obs/image").transpose("obs/image", 1, 0, 3, 2)
         )
         for _ in range(3):
             data = client.table("b", pipeline=pipeline).sample(700).data
-            assert (data["reward"] == 10 + 11 + 12).all() and data["obs"]["seen"].shape == (3, 700, 2, 2)
+            assert (data["reward"] == 10 + 11 + 12).all() and data["obs"]["image"].shape == (3, 700, 2, 2)
         with pytest.raises(WeftError, match="only booleans and numbers can be sent|pipeline"):
             client.table("b", pipeline=Pipeline((("cast", {"name": "reward", "dtype": "O"}),))).sample(1)
         client.ping()
 
 
 def write_episodes(writer):
-    """Writes steps of three rows, whose episodes have different lengths."""
+    """Writes steps of three rows; their episodes have different lengths."""
     for t in range(40):
         reward = 100.0 * np.arange(3) + t
         writer.append({"reward": reward, "terminated": np.array([t % 7 == 6, t % 11 == 10, False])}, priority=reward)
@@ -196,7 +196,11 @@ def test_a_request_whose_reply_was_lost_is_executed_once(lost_replies):
 def test_a_request_repeated_while_the_first_one_waits_is_executed_once():
     queue = table(limiter=Queue(2), sampler=Fifo(), max_times_sampled=1)
     handler = RequestHandler([queue])
-    arrays = {"data/obs/place": np.zeros((2, 3)), "data/obs/seen": np.zeros((2, 2, 2), "u1"), "data/reward": np.ones(2)}
+    arrays = {
+        "data/obs/vector": np.zeros((2, 3)),
+        "data/obs/image": np.zeros((2, 2, 2), "u1"),
+        "data/reward": np.ones(2),
+    }
     first, repeated = (Request("me", number, "insert", "a", {}, arrays) for number in (1, 2))
     handler.handle(first)
     replies = []

@@ -55,7 +55,7 @@ def test_a_server_writes_checkpoints_while_it_serves(tmp_path):
     assert identical(restored.tables["a"].sample(50), handler.tables["a"].sample(50))
 
 
-ARRAYS = {"data/obs/place": np.zeros((2, 3)), "data/obs/seen": np.zeros((2, 2, 2), "u1"), "data/reward": np.ones(2)}
+ARRAYS = {"data/obs/vector": np.zeros((2, 3)), "data/obs/image": np.zeros((2, 2, 2), "u1"), "data/reward": np.ones(2)}
 
 
 def test_a_request_repeated_after_a_restart_is_executed_once(tmp_path):

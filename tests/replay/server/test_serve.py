@@ -20,7 +20,7 @@ FILE = """
 capacity = 100
 sampler = "prioritised:0.7"
 limiter = "samples_per_insert:4,10,100"
-columns = { "obs/place" = "float32[4]", "obs/seen" = "uint8[2, 3]", reward = "float32" }
+columns = { "obs/vector" = "float32[4]", "obs/image" = "uint8[2, 3]", reward = "float32" }
 
 [tables.sequences]
 capacity = 50
@@ -44,7 +44,7 @@ def test_a_file_declares_tables(tmp_path):
     experience, sequences, first = read_tables(tmp_path / "tables.toml")
     assert isinstance(experience.sampler, Prioritised) and experience.sampler.exponent == 0.7
     assert experience.limiter == SamplesPerInsert(4.0, 10, 100.0)
-    assert experience.store.column("obs/seen").shape == (100, 2, 3)
+    assert experience.store.column("obs/image").shape == (100, 2, 3)
     assert (sequences.length, sequences.store.rows, sequences.store.capacity) == (3, 2, 80)
     assert isinstance(sequences.remover, MaxHeap) and sequences.limiter == MinimumSize(1)
     assert first.store is sequences.store and first.limiter == Queue(5) and isinstance(first.sampler, Fifo)

@@ -76,11 +76,11 @@ def test_unsuitable_segments_are_closed_by_client_and_server():
         remote.insert(frames(50))
         for n in (4, 4, 100, 100, 8, 8, 90, 90):
             assert remote.sample(n).data["frame"].shape == (n, 5000)
-        taken = sum(segment.size for segment in client.session.pool.segments.values())
+        used = sum(segment.size for segment in client.session.pool.segments.values())
         client.ping()
         (connection,) = server.connections
         assert (
-            taken <= client.session.pool.max_bytes and connection.segments.keys() <= client.session.pool.segments.keys()
+            used <= client.session.pool.max_bytes and connection.segments.keys() <= client.session.pool.segments.keys()
         )
 
 

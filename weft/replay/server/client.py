@@ -76,7 +76,7 @@ class Client:
 
 
 class ShardedClient:
-    """A client of several servers, whose tables are sampled as one (see `sharded_table`)."""
+    """A client of several servers. It samples their tables as one table (see `sharded_table`)."""
 
     def __init__(self, clients: list[Client]) -> None:
         if not 1 <= len(clients) <= MAX_SHARDS:

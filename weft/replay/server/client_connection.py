@@ -64,7 +64,7 @@ class ClientConnection:
         self.replies: dict[int, wire.Message] = {}
         """Replies that no thread has picked up yet, by request number."""
         self.cancelled: set[int] = set()
-        """Numbers of requests whose replies are to be discarded."""
+        """Numbers of cancelled requests. Their replies are discarded."""
         self.shared_segments: set[int] = set()
         """Numbers of the segments that the server has mapped."""
         self.leases: dict[int, Lease] = {}
@@ -161,7 +161,7 @@ class ClientConnection:
     def _find_shared(self, number: int, offset: int, size: int) -> np.ndarray:
         lease = self.leases.get(number)
         if lease is None:
-            raise WireError("received a reply whose location is outside the memory leased for it")
+            raise WireError("received a reply that is outside the memory leased for it")
         return lease.read(number, offset, size)
 
     def _send(self, buffers: list[wire.Buffer]) -> None:

@@ -114,7 +114,7 @@ def measure(column: np.ndarray, number: int = 0) -> Measurement:
 
 def compress_blocks(data: np.ndarray) -> bytes:
     """Returns the compressed length of every block (uint32, little-endian), then the compressed blocks."""
-    assert block is not None, "a compressor is made only where lz4 is installed"
+    assert block is not None, "compressors are created only if lz4 is installed"
     blocks = [
         block.compress(data[start : start + BLOCK_BYTES], mode="fast", acceleration=ACCELERATION, store_size=False)
         for start in range(0, len(data), BLOCK_BYTES)

@@ -1,8 +1,8 @@
 """Creates tables from declarations in a TOML or JSON file, or on the command line.
 
->>> table = declare("a", {"capacity": 100, "columns": {"obs/place": "float32[4]", "reward": "float32"}})
+>>> table = declare("a", {"capacity": 100, "columns": {"obs/vector": "float32[4]", "reward": "float32"}})
 >>> table.store.structure.names, table.capacity
-(('obs/place', 'reward'), 100)
+(('obs/vector', 'reward'), 100)
 
 A file has a section for every table:
 
@@ -16,7 +16,7 @@ A file has a section for every table:
 - `limiter`: minimum:n, samples_per_insert:ratio,minimum,error, queue:n or stack:n;
 - `length`: the maximum number of steps of an item;
 - `rows`, `steps`: the number of environments, and the steps of all environments together that the store holds;
-- `store`: an earlier table whose store this table shares.
+- `store`: the name of an earlier table; both tables then share its store.
 
 On the command line the same table is `experience capacity=100000 sampler=prioritised:0.6 ... obs=float32[4]`.
 """
@@ -69,7 +69,7 @@ def declare_all(declared: Mapping[str, Any]) -> list[Table]:
 
 
 def declare(name: str, options: Any, earlier: Mapping[str, Table] | None = None) -> Table:
-    """Creates one table from its options; `earlier` has the tables whose stores it can share."""
+    """Creates one table from its options; it can share the stores of `earlier` tables."""
     if not isinstance(options, dict):
         raise WeftError(f"table {name!r} is declared as {options!r}: expected options, such as capacity = 1000")
     for option in options:

@@ -79,7 +79,7 @@ def encode_header(head: Mapping[str, Any], descriptions: tuple[tuple[Any, ...], 
 
 
 def decode_header(text: bytes, payload: int, limits: Limits) -> tuple[dict[str, Any], tuple[ArrayDescriptor, ...]]:
-    """Returns the JSON object and the array descriptors of a header whose payload has `payload` bytes."""
+    """Returns the JSON object and the array descriptors of a header; its frame's payload has `payload` bytes."""
     first_line, _, rest = text.partition(b"\n")
     head = _parse_json(first_line)
     if not isinstance(head, dict):

@@ -5,7 +5,7 @@ request is acknowledged, so it survives the death of the process. With `sync`, i
 survives a crash of the machine: every change waits for the disk, and changes that arrive together share one wait.
 
 A process that dies while writing leaves an incomplete record at the end of the file. That change was not acknowledged.
-Reading stops at a record whose checksum is wrong, and can cut it off.
+Reading stops at a record with a wrong checksum, and can cut it off.
 
 >>> import tempfile
 >>> path = Path(tempfile.mkdtemp()) / "journal"

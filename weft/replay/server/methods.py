@@ -181,7 +181,7 @@ def _read_into(arena: Arena | None, pattern: Pattern) -> Pattern:
 
 
 def _sampled_columns(table: Table, data: Any) -> Arrays:
-    """Returns the columns of sampled steps, whose structure may differ from the table's after a pattern or pipeline."""
+    """Returns the columns of sampled steps. After a pattern or pipeline they can differ from the table's columns."""
     structure = table.store.structure
     try:
         return column_arrays(structure, data)
@@ -214,8 +214,8 @@ def _total_weight(table: Table) -> float:
     total = table.sampler.total_weight()
     if total is None:
         raise WeftError(
-            f"table {table.name!r} samples by {type(table.sampler).__name__}, which has no weights: only tables whose "
-            "sampler has weights, such as Uniform and Prioritised, can be spread over several servers"
+            f"table {table.name!r} samples by {type(table.sampler).__name__}, which has no weights: only tables with "
+            "weighted samplers, such as Uniform and Prioritised, can be spread over several servers"
         )
     return total
 

@@ -42,7 +42,7 @@ class Request(NamedTuple):
         if type(number) is not int or not isinstance(method, str) or not isinstance(table, str):
             raise wire.WireError("received a request without a number, a method or a table")
         if not isinstance(args, dict):
-            raise wire.WireError("received a request whose arguments are not a JSON object")
+            raise wire.WireError("received a request with arguments that are not a JSON object")
         return Request(client, number, method, table, args, message.arrays)
 
     @property

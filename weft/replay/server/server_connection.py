@@ -29,7 +29,7 @@ MAX_WAITING = 256
 TOKEN_SECONDS = 10.0
 """Seconds in which a client must send the token."""
 SEND_SECONDS = 60
-"""Seconds after which a connection whose client reads nothing of a reply is closed."""
+"""Seconds after which a connection is closed if its client does not read a reply."""
 LARGE_REPLY = 1 << 20
 """Bytes from which a reply is built in reusable memory."""
 
@@ -208,7 +208,7 @@ class ServerConnection:
         return prefix
 
     def _add_segment(self, number: Any) -> None:
-        """Maps the segment whose file was received with this frame."""
+        """Maps the segment that was received as a file with this frame."""
         if (
             type(number) is not int
             or number < 1

@@ -1,10 +1,10 @@
 """Shared memory between a client and a server on one host, for the arrays of requests and replies.
 
-The client creates *segments*: anonymous memory whose file descriptor it sends to the server through a Unix socket. The
-memory is freed when both processes have closed it or ended. Segments are sealed: their size cannot change, so neither
-process can make the other read beyond their end. Only the client decides how a segment is used. It leases one for each
-large reply; the server writes the reply's arrays there, and the caller gets views of the same memory. When the last
-view is garbage-collected, the segment can be leased again.
+The client creates *segments* of anonymous memory and sends their file descriptors to the server through a Unix socket.
+The memory is freed when both processes have closed it or ended. Segments are sealed: their size cannot change, so
+neither process can make the other read beyond their end. Only the client decides how a segment is used. It leases one
+for each large reply; the server writes the reply's arrays there, and the caller gets views of the same memory. When the
+last view is garbage-collected, the segment can be leased again.
 
 >>> pool = SegmentPool(max_bytes=1 << 20)
 >>> array = pool.lease(1000).array
@@ -90,9 +90,9 @@ class Lease:
         self.array = np.asarray(owner)
 
     def read(self, number: int, offset: int, size: int) -> np.ndarray:
-        """Returns a view of the bytes of a reply, whose location the server has sent."""
+        """Returns a view of a reply's bytes, at the location that the server has sent."""
         if number != self.segment.number or offset + size > self.segment.size:
-            raise WireError("received a reply whose location is outside the memory leased for it")
+            raise WireError("received a reply that is outside the memory leased for it")
         return self.array[offset : offset + size]
 
 
