@@ -6,8 +6,10 @@ import sys
 
 import pytest
 
-from weft import cli
-from weft.cli import main
+from weft import commands
+from weft.cli import CHECKPOINT_SECONDS, GRAPH_FORMATS, TOKEN_FILE, main
+from weft.project.printer import FORMATS
+from weft.replay.server import serve
 
 ENV = "gymnax:CartPole-v1"
 SHORT = ["--set", "num_envs=4", "horizon=8", "--steps", "320"]
@@ -94,7 +96,7 @@ def test_an_interrupt_is_one_line_and_exit_code_130(capsys, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "train", interrupt)
+    monkeypatch.setattr(commands, "train", interrupt)
     assert main(["train", "a2c", ENV]) == 130
     assert capsys.readouterr().err == "weft: interrupted\n"
 
@@ -124,6 +126,39 @@ def test_lists_are_aligned_lines(capsys, command, expected):
     assert expected in names
     width = max(map(len, names)) + 2
     assert all(line[width - 2 : width] == "  " and line[width] != " " for line in lines)
+
+
+WITHOUT_JAX = """
+import contextlib, io, sys
+from weft.cli import main
+
+for argv in (
+    ["--help"],
+    ["--version"],
+    *([command, "--help"] for command in ("train", "check", "graph", "eval", "replay", "algos", "layouts", "envs")),
+    ["replay", "serve", "--help"],
+    [],
+    ["trian"],
+    ["train"],
+    ["train", "ppo", "gymnax:CartPole-v1", "--steps", "many"],
+):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.suppress(SystemExit):
+            main(argv)
+    loaded = [name for name in ("jax", "numpy", "gymnasium", "equinox") if name in sys.modules]
+    assert not loaded, f"weft {' '.join(argv)} imports {loaded}"
+"""
+
+
+def test_help_version_and_usage_errors_import_neither_jax_nor_numpy():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_JAX], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_help_agrees_with_the_modules_it_does_not_import():
+    assert tuple(FORMATS) == GRAPH_FORMATS
+    assert str(serve.TOKEN_FILE) == TOKEN_FILE
+    assert serve.CHECKPOINT_SECONDS == CHECKPOINT_SECONDS
 
 
 def test_version(capsys):

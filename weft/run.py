@@ -25,8 +25,7 @@ from weft.report.system import SHARES, Share
 from weft.report.update import Observer
 from weft.runtime import compilation_cache
 from weft.runtime.driver import Result, train_in_memory
-
-DEFAULT_STEPS = 500_000
+from weft.settings import DEFAULT_STEPS
 
 
 def train(

@@ -1,6 +1,7 @@
-"""An algorithm's settings from text: `field=value`, read by the field's own type.
+"""Parses settings given as text, `field=value`, by the type of the field.
 
 >>> from dataclasses import dataclass
+>>> from weft.algorithm import Algorithm
 >>> @dataclass(frozen=True, kw_only=True)
 ... class Example(Algorithm):
 ...     lr: float = 1e-3
@@ -19,13 +20,18 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal, InvalidOperation
-from typing import Any, Literal, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
 
-from weft.algorithm import Algorithm
 from weft.errors import WeftError, unknown
 from weft.modules import import_attribute
 
-A = TypeVar("A", bound=Algorithm)
+if TYPE_CHECKING:
+    from weft.algorithm import Algorithm
+
+A = TypeVar("A", bound="Algorithm")
+
+# Environment steps of a training run, if not given.
+DEFAULT_STEPS = 500_000
 
 
 def configure(kind: type[A], assignments: Sequence[str]) -> A:

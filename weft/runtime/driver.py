@@ -28,6 +28,7 @@ from weft.runtime.devices import disable_async_cpu_dispatch
 from weft.runtime.jit_with_host import jit_with_host
 from weft.runtime.local import LocalEngine
 from weft.runtime.meter import Meter
+from weft.settings import DEFAULT_STEPS
 
 ENGINES = {"local": LocalEngine}
 
@@ -123,7 +124,7 @@ def train_in_memory(
     *,
     layout: Layout | str | None = None,
     engine: str = "local",
-    steps: int = 500_000,
+    steps: int = DEFAULT_STEPS,
     seed: int = 0,
     observers: Sequence[Observer] = (),
     state_observers: Sequence[StateObserver] = (),

@@ -5,7 +5,6 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import Any
 
 from weft.errors import WeftError
 from weft.replay.server.declare import declare_all, parse_options, read_tables
@@ -17,27 +16,6 @@ from weft.replay.table import Table
 
 TOKEN_FILE = Path("~/.weft/replay-token")
 CHECKPOINT_SECONDS = 600.0
-
-
-def add_replay(commands: Any) -> None:
-    """Adds the command `replay` to a command-line parser."""
-    about = "serve replay tables to other processes"
-    replay = commands.add_parser("replay", help=about, description=about.capitalize() + ".")
-    parser = replay.add_subparsers(metavar="COMMAND", required=True).add_parser(
-        "serve", help=about, description=about.capitalize() + ".", allow_abbrev=False
-    )
-    parser.add_argument("file", nargs="?", metavar="FILE", help="TOML or JSON file that declares tables")
-    options = ("NAME", "option=value")
-    parser.add_argument("--table", nargs="+", action="append", default=[], metavar=options, help="declare a table")
-    parser.add_argument(
-        "--address", default="127.0.0.1:0", metavar="HOST:PORT", help="(default: 127.0.0.1, a free port)"
-    )
-    parser.add_argument("--token-file", metavar="FILE", help=f"created if it does not exist (default: {TOKEN_FILE})")
-    parser.add_argument("--checkpoint", metavar="DIR", help="save the tables here, and restore them on start-up")
-    interval = f"seconds between checkpoints (default: {CHECKPOINT_SECONDS:g})"
-    parser.add_argument("--every", type=float, metavar="S", help=interval)
-    parser.add_argument("--sync", action="store_true", help="acknowledge changes only when they are on the disk")
-    parser.set_defaults(command=serve)
 
 
 def serve(args: argparse.Namespace) -> int:
