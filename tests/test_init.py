@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,10 @@ def test_a_submodule_does_not_hide_a_public_name():
     code = "import weft.algos.ppo, weft, types; assert not isinstance(weft.fragment, types.ModuleType)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_package_declares_its_type_hints():
+    assert (Path(weft.__file__).parent / "py.typed").is_file()
 
 
 def test_importing_has_no_side_effects():
