@@ -37,7 +37,7 @@ class PendingRequest:
     head: dict[str, Any]
     arrays: Mapping[str, np.ndarray]
     size_key: tuple[Any, ...] | None = None
-    """Requests with the same key have replies of about the same size: it is the size of the next reply's memory."""
+    """Requests with equal keys get replies of similar size: the last one says how much memory to lease for the next."""
     connection: ClientConnection | None = None
     """The connection that it was sent on last; None before it is sent, and after that connection is lost."""
     lease: shared_memory.Lease | None = None
