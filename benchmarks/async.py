@@ -264,9 +264,9 @@ def lane_costs(times: int, count: int) -> dict[str, float]:
         for index in range(count):
             taken["begin"].append(clocked(partial(lanes.begin, index, number, clocks[index])))
             taken["read"].append(clocked(partial(lanes.read, index)))
-            taken["arrive"].append(clocked(partial(lanes.arrive, index, number)))
+            taken["arrive"].append(clocked(partial(lanes.mark_ready, index, number)))
         for _ in range(count):
-            taken["form"].append(clocked(lanes.form))
+            taken["form"].append(clocked(lanes.form_batch))
             taken["publish"].append(clocked(partial(lanes.publish, number)))
     return {f"Lanes.{name}, of {count} lanes": statistics.median(each) for name, each in taken.items()}
 
@@ -296,11 +296,11 @@ def lane_and_taker(times: int) -> float:
         for number in range(1, times + 1):
             lanes.begin(0, number, clock)
             lanes.read(0)
-            lanes.arrive(0, number)
+            lanes.mark_ready(0, number)
 
     def learn() -> None:
         for number in range(times):
-            lanes.form()
+            lanes.form_batch()
             lanes.publish(number)
 
     return side_by_side(learn, act) / times

@@ -333,15 +333,15 @@ def assert_nothing_is_left(session: ThreadedRun) -> None:
     for role in layout.roles:
         for step, times in walk(session.projection.programs[role.name].steps):
             if isinstance(step, Send):
-                expected[step.message] = session.times * times * max(role.replicas, layout.role(step.dest).replicas)
+                expected[step.message] = session.passes * times * max(role.replicas, layout.role(step.dest).replicas)
     sent = dict.fromkeys(expected, 0)
     for (message, *_), stream in session.wiring.streams.items():
         assert isinstance(stream, Counted) and stream.sent == stream.taken and not stream.items
         sent[message] += stream.sent
     assert sent == expected
-    for lanes in session.wiring.lanes:
-        work = session.times * len(lanes.lanes)
-        assert all(0 < lane.begun == lane.arrived == lane.taken for lane in lanes.lanes)
-        assert sum(lane.taken for lane in lanes.lanes) == lanes.lags.total() == work
-        assert lanes.version == lanes.taken == work // lanes.take
-        assert lanes.max_lag is None or max(lanes.lags) <= lanes.max_lag
+    for admission in session.wiring.admissions:
+        iterations = session.passes * len(admission.lanes)
+        assert all(0 < lane.begun == lane.ready == lane.consumed for lane in admission.lanes)
+        assert sum(lane.consumed for lane in admission.lanes) == admission.lags.total() == iterations
+        assert admission.version == admission.batches == iterations // admission.take
+        assert admission.max_lag is None or max(admission.lags) <= admission.max_lag

@@ -75,7 +75,7 @@ def start_of(algo: Algorithm) -> Any:
 def run(algo: Algorithm, layout: Layout, iterations: int = 3) -> tuple[Any, list[Any]]:
     """The state at the end of a projected run, and the metrics of each iteration."""
     seen: list[Any] = []
-    engine = LocalEngine(projected(algo, layout), limit=20.0)
+    engine = LocalEngine(projected(algo, layout), stuck_after=20.0)
     ended = engine.run(start_of(algo), iterations, lambda metrics, state: seen.append(metrics))
     return ended, [jax.tree.map(lambda leaf: leaf[0], metrics) for metrics in seen]
 

@@ -69,7 +69,9 @@ def assert_unchanged(algo: Random, layout: Layout) -> None:
     state = algo.init(env_of(4), jax.random.key(7))
     expected, expected_metrics = unprojected(algo, state)
     seen: list[Any] = []
-    ended = LocalEngine(projection, limit=20.0).run(state, ITERATIONS, lambda metrics, state: seen.append(metrics))
+    ended = LocalEngine(projection, stuck_after=20.0).run(
+        state, ITERATIONS, lambda metrics, state: seen.append(metrics)
+    )
     assert_equal(ended, expected, projection)
     for metrics, wanted in zip(seen, expected_metrics, strict=True):
         own = {name: metrics[name] for name in wanted}

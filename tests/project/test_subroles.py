@@ -82,7 +82,7 @@ def test_parts_compute_what_the_whole_does() -> None:
 def test_parts_go_at_their_own_pace() -> None:
     # What is sampled waits for three numbers: in one strand it would wait for itself.
     shelf = Shelf(patience=3)
-    engine = LocalEngine(projected(replaying(shelf), layout(True)), limit=20.0)
+    engine = LocalEngine(projected(replaying(shelf), layout(True)), stuck_after=20.0)
     state, times = start_of(replaying(shelf)), 6
     shelf.numbers += [0.0, 0.0]
     end = engine.run(state, times)
@@ -167,7 +167,7 @@ def test_a_part_that_is_with_a_free_role_is_free_and_the_other_takes() -> None:
 def test_lanes_and_a_free_role_each_do_all_of_their_work() -> None:
     for actors in (1, 2, 4):
         shelf, times = Shelf(), 12
-        engine = LocalEngine(projected(reading(shelf), apex(actors)), limit=20.0)
+        engine = LocalEngine(projected(reading(shelf), apex(actors)), stuck_after=20.0)
         state = start_of(reading(shelf))
         end = engine.run(state, times)
         assert len(shelf.numbers) == times * actors and shelf.changed == times

@@ -1,8 +1,8 @@
-"""A model of a training loop with lanes: small computations, but the code that synchronises them is the real one.
+"""A model of a training loop with lanes: the computations are trivial, but the synchronisation code is the real one.
 
-A script says what a lane and the taker exchange in one iteration of the whole loop, and everybody does its own part of
-it in that order, as projected programs do. A message carries the versions that are behind it, so that the lag of what
-the taker gets is known to the test by itself.
+A script lists the messages that a lane and the consumer exchange in one iteration of the whole loop. Every participant
+executes its own part of the script in that order, as projected programs do. Each message carries the set of versions
+that it was computed from, so the test knows the lag of each consumed iteration independently of the code under test.
 """
 
 from collections import Counter, defaultdict
@@ -16,46 +16,50 @@ import hypothesis.strategies as st
 import jax
 import numpy as np
 
-from tests.runtime.scheduler import Controlled
+from tests.runtime.scheduler import ScheduledControl
 from weft.layout.layout import Role
 from weft.runtime.channel import Stopped, Stopwatch, Stream
 from weft.runtime.lanes import Admission, PublishedValue
 from weft.runtime.metrics_assembler import MetricsAssembler
 from weft.runtime.schedule import ConsumerSchedule, LaneCursor, LaneSchedule, LaneStream
 
-Work = Callable[[], Any]
+TaskFunction = Callable[[], Any]
 Step = tuple[str, int, int]
 
 
 class Failed(Exception):
-    """A role's own error."""
+    """An error in a role's own code."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A loop with lanes: what a lane and the taker exchange in one iteration, in the order of the whole loop."""
+    """A loop with lanes: the layout, and the script of messages."""
 
     lanes: int
     take: int
     times: int
+    """Iterations of the whole loop: the average number of iterations per lane."""
     max_lag: int | None
     reads: tuple[bool, ...]
-    """For each strand of a lane: whether it reads the register."""
+    """For each replica that belongs to a lane: whether it reads the register."""
     script: tuple[Step, ...]
-    """("to", a, _) and ("from", a, _): between strand `a` and the taker; ("in", a, b): from one strand to another."""
+    """("to", a, _): replica `a` of a lane sends to the consumer; ("from", a, _): it receives from the consumer;
+    ("in", a, b): replica `a` sends to replica `b` of the same lane."""
     capacity: int = 2
     reports: bool = False
+    """Whether metrics are reported and assembled too."""
 
 
 @st.composite
 def setups(draw: st.DrawFn) -> Setup:
     count = draw(st.integers(1, 5))
     members = draw(st.integers(1, 3 if count < 4 else 2))
-    someone, either = st.integers(0, members - 1), st.booleans()
-    within = [("in", a, b) for a in range(members) for b in range(members) if a != b]
-    turning = st.tuples(st.sampled_from(("to", "from")), someone, st.just(-1))
-    script = draw(st.lists(turning | st.sampled_from(within) if within else turning, max_size=3))
-    # Nearly always every strand has something to tell.
+    member, either = st.integers(0, members - 1), st.booleans()
+    within_lane = [("in", a, b) for a in range(members) for b in range(members) if a != b]
+    with_consumer = st.tuples(st.sampled_from(("to", "from")), member, st.just(-1))
+    step = with_consumer | st.sampled_from(within_lane) if within_lane else with_consumer
+    script = draw(st.lists(step, max_size=3))
+    # In most setups every replica sends something to the consumer.
     script += [("to", member, -1) for member in range(members) if draw(either) or draw(either)]
     reads = tuple(draw(either) or draw(either) for _ in range(members))
     return Setup(
@@ -70,191 +74,203 @@ def setups(draw: st.DrawFn) -> Setup:
     )
 
 
-class Anywhere:
-    """Devices that hold integers."""
+class FakeDevices:
+    """Devices that hold Python integers."""
 
-    def bring(self, value: Any) -> Any:
+    def transfer(self, value: Any) -> Any:
         return dict(value)
 
-    def one(self, value: Any) -> Any:
+    def first_shard(self, value: Any) -> Any:
         return value
 
 
-def fake_strand(name: str = "taker", writes: bool = False) -> Any:
-    program = SimpleNamespace(register_writes=frozenset({0} if writes else ()))
-    return SimpleNamespace(program=program, devices=Anywhere(), chosen=(0,), clocks={"begin": Stopwatch(name)})
+def fake_executor(name: str = "consumer", publishes: bool = False) -> Any:
+    program = SimpleNamespace(register_writes=frozenset({0} if publishes else ()))
+    waits = {"begin": Stopwatch(name)}
+    return SimpleNamespace(program=program, devices=FakeDevices(), chosen_lanes=(0,), waits=waits)
 
 
 @dataclass
 class Model:
-    """Strands that follow the script of a setup under real paces, and what the test knows of them by itself."""
+    """Replicas that follow the script under real schedules, and the facts that the test records about them."""
 
     setup: Setup
-    wait: Controlled
-    turned: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    """By lane: the iteration in which it last turned to the taker."""
+    control: ScheduledControl
+    ready: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    """By lane: the last iteration that may count as ready."""
     read: dict[tuple[int, int], set[int]] = field(default_factory=lambda: defaultdict(set))
-    """By lane and iteration: the versions that its strands read."""
-    came: dict[tuple[int, int], set[int]] = field(default_factory=lambda: defaultdict(set))
-    """By lane and iteration: the versions behind what the taker got from it."""
+    """By lane and iteration: the versions that its replicas read."""
+    received: dict[tuple[int, int], set[int]] = field(default_factory=lambda: defaultdict(set))
+    """By lane and iteration: the versions behind the messages that the consumer received."""
     batches: list[list[int]] = field(default_factory=list)
-    taken: dict[tuple[int, int], int] = field(default_factory=dict)
-    """By lane and iteration: the batch that took it."""
-    acts_left: int = -1
-    """How many steps are done before one fails, if any does."""
+    """The lanes of each batch."""
+    batch_of: dict[tuple[int, int], int] = field(default_factory=dict)
+    """By lane and iteration: the batch that consumed it."""
+    steps_until_failure: int = -1
+    """The number of script steps after which a replica fails. Negative means never."""
 
     def __post_init__(self) -> None:
         setup, names = self.setup, tuple(f"lane {lane}" for lane in range(self.setup.lanes))
-        work = setup.times * setup.lanes
-        self.lanes = Admission(self.wait, "taker", names, setup.take, work, setup.max_lag, PublishedValue({0: 0}))
+        iterations = setup.times * setup.lanes
+        self.admission = Admission(
+            self.control, "consumer", names, setup.take, iterations, setup.max_lag, PublishedValue({0: 0})
+        )
         self.streams = {
-            (number, lane): Stream(self.wait, *self.parties(step, lane), f"message {number}", setup.capacity)
-            for number, step in enumerate(setup.script)
+            (position, lane): Stream(self.control, *self.ends(step, lane), f"message {position}", setup.capacity)
+            for position, step in enumerate(setup.script)
             for lane in range(setup.lanes)
         }
-        self.wait.scheduler.invariant = self.check_now
+        self.control.scheduler.invariant = self.check_invariant
         self.roles = {
             "lanes": Role("lanes", ("act",), replicas=setup.lanes * len(setup.reads)),
-            "taker": Role("taker", ("learn",), take=setup.take, lanes_per_replica=setup.lanes),
+            "consumer": Role("consumer", ("learn",), take=setup.take, lanes_per_replica=setup.lanes),
         }
         projection = fake_projection(*self.roles.values(), lanes=setup.lanes)
-        self.ledger = MetricsAssembler(self.wait, projection) if setup.reports else None
+        self.metrics = MetricsAssembler(self.control, projection) if setup.reports else None
 
-    def parties(self, step: Step, lane: int) -> tuple[str, str]:
-        kind, one, other = step
-        first, second = f"lane {lane}.{one}", "taker" if kind != "in" else f"lane {lane}.{other}"
-        return (second, first) if kind == "from" else (first, second)
+    def ends(self, step: Step, lane: int) -> tuple[str, str]:
+        """The names of the sender and the receiver of a step."""
+        kind, first, second = step
+        member, other = f"lane {lane}.{first}", "consumer" if kind != "in" else f"lane {lane}.{second}"
+        return (other, member) if kind == "from" else (member, other)
 
-    def tasks(self) -> dict[str, Work]:
+    def tasks(self) -> dict[str, TaskFunction]:
         members = range(len(self.setup.reads))
-        tasks: dict[str, Work] = {
-            f"lane {lane}.{member}": partial(self.live, lane, member)
+        tasks: dict[str, TaskFunction] = {
+            f"lane {lane}.{member}": partial(self.run_lane_replica, lane, member)
             for lane in range(self.setup.lanes)
             for member in members
         }
-        tasks["taker"] = self.live_taking
-        if self.ledger is not None:
-            tasks["follower"] = self.follow
+        tasks["consumer"] = self.run_consumer
+        if self.metrics is not None:
+            tasks["follower"] = self.follow_metrics
         return tasks
 
-    def live(self, lane: int, member: int) -> int:
-        name, reads, number, state = f"lane {lane}.{member}", self.setup.reads[member], 0, {0: 0}
-        pace = LaneSchedule(LaneCursor(self.lanes, lane), fake_strand(name), frozenset({0} if reads else ()))
-        published = self.lanes.version
-        while pace.begin(state):
-            number += 1
-            assert self.lanes.lanes[lane].taken >= number - 1, "a second piece of work before the first was taken"
+    def run_lane_replica(self, lane: int, member: int) -> int:
+        """The main loop of a replica that belongs to a lane. Returns its number of iterations."""
+        name, reads, iteration, state = f"lane {lane}.{member}", self.setup.reads[member], 0, {0: 0}
+        cursor = LaneCursor(self.admission, lane)
+        schedule = LaneSchedule(cursor, fake_executor(name), frozenset({0} if reads else ()))
+        version_before = self.admission.version
+        while schedule.begin(state):
+            iteration += 1
+            assert self.admission.lanes[lane].consumed >= iteration - 1, "began before its last iteration was consumed"
             versions = {state[0]} if reads else set()
-            assert min(versions, default=published) >= published, "an older version than there was"
-            self.read[lane, number] |= versions
-            for place, step in enumerate(self.setup.script):
-                self.act((place, lane, number), member, step, versions)
-            self.turned[lane] = max(self.turned[lane], number)
-            pace.end({})
-            self.report("lanes", lane * len(self.setup.reads) + member, number)
-            published = self.lanes.version
-        return number
+            assert min(versions, default=version_before) >= version_before, "read an outdated version"
+            self.read[lane, iteration] |= versions
+            for position, step in enumerate(self.setup.script):
+                self.execute((position, lane, iteration), member, step, versions)
+            self.ready[lane] = max(self.ready[lane], iteration)
+            schedule.end({})
+            self.report("lanes", lane * len(self.setup.reads) + member, iteration)
+            version_before = self.admission.version
+        return iteration
 
-    def act(self, message: tuple[int, int, int], member: int, step: Step, versions: set[int]) -> None:
-        """A strand's part of one step. A message carries the versions that are behind it."""
-        (kind, one, other), (place, lane, number) = step, message
-        if self.acts_left == 0:
+    def execute(self, message: tuple[int, int, int], member: int, step: Step, versions: set[int]) -> None:
+        """Executes a lane replica's part of one step. A message carries the versions that it was computed from."""
+        (kind, first, second), (position, lane, iteration) = step, message
+        if self.steps_until_failure == 0:
             raise Failed
-        self.acts_left -= 1
-        if member != one and (kind != "in" or member != other):
+        self.steps_until_failure -= 1
+        if member != first and (kind != "in" or member != second):
             return
-        stream = self.streams[place, lane]
+        stream = self.streams[position, lane]
         if kind != "in":
-            stream = LaneStream(stream, LaneCursor(self.lanes, lane, number))
-            self.turned[lane] = max(self.turned[lane], number)
-        if kind == "to" or (kind == "in" and member == one):
+            stream = LaneStream(stream, LaneCursor(self.admission, lane, iteration))
+            self.ready[lane] = max(self.ready[lane], iteration)
+        if kind == "to" or (kind == "in" and member == first):
             stream.put((message, frozenset(versions)))
         else:
-            versions |= received(stream, message)
+            versions |= receive(stream, message)
 
-    def live_taking(self) -> None:
-        strand = fake_strand(writes=True)
-        pace = ConsumerSchedule(self.lanes, self.setup.times * self.setup.lanes // self.setup.take, strand)
+    def run_consumer(self) -> None:
+        """The main loop of the consumer."""
+        executor = fake_executor(publishes=True)
+        schedule = ConsumerSchedule(self.admission, self.setup.times * self.setup.lanes // self.setup.take, executor)
         counts = Counter[int]()
-        while pace.begin({}):
-            chosen = list(strand.chosen)
+        while schedule.begin({}):
+            chosen = list(executor.chosen_lanes)
             assert len(set(chosen)) == self.setup.take
             counts.update(chosen)
             for lane in chosen:
-                self.taken[lane, counts[lane]] = len(self.batches)
-                assert self.turned[lane] >= counts[lane], "taken before it was ready"
+                self.batch_of[lane, counts[lane]] = len(self.batches)
+                assert self.ready[lane] >= counts[lane], "consumed before it was ready"
             self.batches.append(chosen)
-            for place, (kind, *_) in enumerate(self.setup.script):
+            for position, (kind, *_) in enumerate(self.setup.script):
                 for lane in chosen if kind != "in" else ():
-                    stream, message = self.streams[place, lane], (place, lane, counts[lane])
+                    stream, message = self.streams[position, lane], (position, lane, counts[lane])
                     if kind == "to":
-                        self.came[lane, counts[lane]] |= received(stream, message)
+                        self.received[lane, counts[lane]] |= receive(stream, message)
                     else:
                         stream.put((message, frozenset()))
-            pace.end({0: len(self.batches)})
-            self.report("taker", 0, len(self.batches))
+            schedule.end({0: len(self.batches)})
+            self.report("consumer", 0, len(self.batches))
 
     def report(self, role: str, replica: int, number: int) -> None:
-        if self.ledger is not None:
-            lags = self.lanes.latest if role == "taker" else []
-            self.ledger.report(self.roles[role], replica, number, METRICS[role], Stopwatch(f"{role}[{replica}]"), lags)
+        if self.metrics is not None:
+            lags = self.admission.batch_lags if role == "consumer" else []
+            stopwatch = Stopwatch(f"{role}[{replica}]")
+            self.metrics.report(self.roles[role], replica, number, METRICS[role], stopwatch, lags)
 
-    def follow(self) -> list[Any]:
-        assert self.ledger is not None
-        return [self.ledger.next(partial(refuse_stopping, self.wait)) for _ in range(self.setup.times)]
+    def follow_metrics(self) -> list[Any]:
+        assert self.metrics is not None
+        raise_if_stopping = partial(raise_stopped, self.control)
+        return [self.metrics.wait_for_next(raise_if_stopping) for _ in range(self.setup.times)]
 
-    def check_now(self) -> None:
-        for lane in self.lanes.lanes:
-            assert lane.taken <= lane.begun <= lane.taken + 1
+    def check_invariant(self) -> None:
+        for lane in self.admission.lanes:
+            assert lane.consumed <= lane.begun <= lane.consumed + 1
         for stream in self.streams.values():
             assert len(stream.items) <= stream.capacity
 
-    def check(self, done: dict[str, Any]) -> None:
-        """After a run that came to its end."""
-        setup, work = self.setup, self.setup.times * self.setup.lanes
-        assert [len(chosen) for chosen in self.batches] == [setup.take] * (work // setup.take)
+    def check_finished(self, results: dict[str, Any]) -> None:
+        """Checks a run that was neither stopped nor failed."""
+        setup, iterations = self.setup, self.setup.times * self.setup.lanes
+        assert [len(chosen) for chosen in self.batches] == [setup.take] * (iterations // setup.take)
         counts = Counter(lane for chosen in self.batches for lane in chosen)
-        assert counts.total() == work and set(counts) == set(range(setup.lanes))
-        assert all(done[name] == counts[int(name.split(".")[0][5:])] for name in done if name.startswith("lane"))
+        assert counts.total() == iterations and set(counts) == set(range(setup.lanes))
+        lane_results = [(name, result) for name, result in results.items() if name.startswith("lane")]
+        assert all(result == counts[int(name.split(".")[0][5:])] for name, result in lane_results)
         assert not any(stream.items for stream in self.streams.values())
         self.check_lags()
-        if self.ledger is not None:
+        if self.metrics is not None:
             members, batches = setup.lanes * len(setup.reads), setup.lanes // setup.take
-            assert [(row["lanes"], row["taker"]) for row in done["follower"]] == [(members, batches)] * setup.times
-            assert sum(row["lag"].total[0] for row in done["follower"]) == sum(self.lanes.lags.elements())
+            metrics = results["follower"]
+            assert [(each["lanes"], each["consumer"]) for each in metrics] == [(members, batches)] * setup.times
+            assert sum(each["lag"].total[0] for each in metrics) == sum(self.admission.lags.elements())
 
     def check_lags(self) -> None:
-        setup = self.setup
-        late = {work: self.taken[work] - min(versions) for work, versions in self.came.items() if versions}
+        setup, counted = self.setup, self.admission.lags
+        lags = {key: self.batch_of[key] - min(versions) for key, versions in self.received.items() if versions}
         if setup.max_lag is not None:
-            assert max(late.values(), default=0) <= setup.max_lag
-            assert min(self.lanes.lags) >= 0 and max(self.lanes.lags) <= setup.max_lag
+            assert max(lags.values(), default=0) <= setup.max_lag
+            assert min(counted) >= 0 and max(counted) <= setup.max_lag
         if setup.max_lag == 0 and setup.take == setup.lanes:
-            assert all(versions <= {number - 1} for (_, number), versions in self.came.items())
-        assert self.lanes.lags.total() == len(self.taken)
+            assert all(versions <= {iteration - 1} for (_, iteration), versions in self.received.items())
+        assert counted.total() == len(self.batch_of)
         if len(setup.reads) == 1:
-            assert self.lanes.lags == Counter(batch - min(self.read[work]) for work, batch in self.taken.items())
+            assert counted == Counter(batch - min(self.read[key]) for key, batch in self.batch_of.items())
 
 
-def refuse_stopping(wait: Controlled) -> None:
-    if wait.stopping:
+def raise_stopped(control: ScheduledControl) -> None:
+    if control.stopping:
         raise Stopped
 
 
-def received(stream: Stream | LaneStream, message: Any) -> frozenset[int]:
-    """The versions behind the next message, which must be this one."""
-    got, versions = stream.get()
-    assert got == message
+def receive(stream: Stream | LaneStream, message: Any) -> frozenset[int]:
+    """Receives the next message, which must be `message`. Returns the versions that it carries."""
+    received, versions = stream.get()
+    assert received == message
     return versions
 
 
-# Each counts the reports of one role.
-METRICS: dict[str, dict[int, Any]] = {"lanes": {0: np.int32(1)}, "taker": {1: np.int32(1)}}
+# One metric per role: the number of its reports.
+METRICS: dict[str, dict[int, Any]] = {"consumer": {0: np.int32(1)}, "lanes": {1: np.int32(1)}}
 
 
 def fake_projection(*roles: Role, lanes: int = 0) -> Any:
-    """Roles with one metric each and no state."""
+    """A projection of roles with one metric each and no state."""
     tree = jax.tree.structure({role.name: 0 for role in roles})
     names = sorted(role.name for role in roles)
-    whole = SimpleNamespace(state_tree=jax.tree.structure({}), metric_tree=tree)
-    return SimpleNamespace(layout=SimpleNamespace(roles=roles, lanes=lanes), trace=whole, homes=names)
+    trace = SimpleNamespace(state_tree=jax.tree.structure({}), metric_tree=tree)
+    return SimpleNamespace(layout=SimpleNamespace(roles=roles, lanes=lanes), trace=trace, homes=names)

@@ -1,22 +1,23 @@
-"""A scheduler for tests: real threads, of which one runs at a time, and a schedule says which.
+"""A deterministic thread scheduler for tests: one real thread runs at a time, and an `Interleaving` chooses which one.
 
-Code that waits through `Wait` gets its conditions from it. Here these hand control over: before and after a lock is
-held, and while something is waited for, the schedule picks who goes on among all who can. Whoever waits can go on only
-once it was notified, so a notification that is missing ends in a deadlock, and that is a failure: so is an endless run.
+Code that waits through `RunControl` gets its conditions from it. Under `ScheduledControl` these conditions hand over
+control: at every lock, unlock and wait, the interleaving picks one of the threads that can continue. A waiting thread
+can continue only after a notification, so a missing notification leads to a deadlock. The scheduler reports a deadlock,
+or a run that does not end, as a failure.
 
 >>> from weft.runtime.channel import Stopwatch
->>> wait = Controlled(Interleaving(seed=3))
->>> condition, heard = wait.condition(), []
+>>> control = ScheduledControl(Interleaving(seed=3))
+>>> condition, messages = control.condition(), []
 >>> def listen():
 ...     with condition:
-...         wait.until(condition, lambda: "hello" in heard, Stopwatch("listener"), "a greeting")
+...         control.wait_until(condition, lambda: "hello" in messages, Stopwatch("listener"), "a greeting")
 >>> def speak():
 ...     with condition:
-...         heard.append("hello")
->>> wait.scheduler.run(listener=listen, speaker=speak)
+...         messages.append("hello")
+>>> control.scheduler.run(listener=listen, speaker=speak)
 Traceback (most recent call last):
 ...
-tests.runtime.scheduler.Deadlock: nobody can go on: listener waits for a greeting (which is there, but nobody said so) \
+tests.runtime.scheduler.Deadlock: no thread can continue: listener waits for a greeting (true, but not notified) \
 [Interleaving(seed=3, style='even', stay=0.0)]
 """
 
@@ -36,25 +37,26 @@ import hypothesis.strategies as st
 
 from weft.runtime.channel import Description, RunControl
 
-# A run that takes more steps does not end, and whoever lets time pass more often alone does nothing else.
-STEPS = 100_000
-IDLE = 10
+# A run with more steps counts as endless.
+MAX_STEPS = 100_000
+# A task that times out this often, while no other task does anything, counts as unable to continue.
+MAX_IDLE_TIMEOUTS = 10
 
 
 class Deadlock(AssertionError):
-    """No thread can go on, or none comes to an end."""
+    """No thread can continue, or the run does not end."""
 
 
 class Abandoned(BaseException):
-    """The run has failed, and every thread leaves."""
+    """The run has failed, and every thread must exit."""
 
 
 @dataclass(frozen=True)
 class Interleaving:
-    """Who goes on: whoever did, with a chance to `stay`; else as the style says.
+    """Chooses the task that continues. The last task continues with probability `stay`, else the style decides.
 
-    `even` is anybody alike, `uneven` makes some tasks much slower than others, and `ranked` lets the highest go on
-    until it falls to the bottom.
+    `even` chooses uniformly. `uneven` makes some tasks much slower than others. `ranked` lets the task with the highest
+    rank continue until it drops to the lowest rank.
     """
 
     seed: int
@@ -67,8 +69,10 @@ class Interleaving:
         return st.builds(Interleaving, st.integers(0, 2**40), styles, st.sampled_from((0.0, 0.5, 0.9)))
 
     def picker(self) -> Callable[[list["Task"], "Task | None"], "Task"]:
+        """Returns the function that picks from the tasks that can continue, given the last task."""
         draw = random.Random(self.seed).random
-        known: dict[Task, float] = {}
+        weights: dict[Task, float] = {}
+        ranks: dict[Task, float] = {}
 
         def even(able: list[Task], last: Task | None) -> Task:
             return last if last in able and draw() < self.stay else able[int(draw() * len(able))]
@@ -76,115 +80,119 @@ class Interleaving:
         def uneven(able: list[Task], last: Task | None) -> Task:
             if last in able and draw() < self.stay:
                 return last
-            ends = list(accumulate(known.setdefault(task, 0.01 + draw() ** 4) for task in able))
-            return able[bisect_left(ends, draw() * ends[-1])]
+            sums = list(accumulate(weights.setdefault(task, 0.01 + draw() ** 4) for task in able))
+            return able[bisect_left(sums, draw() * sums[-1])]
 
         def ranked(able: list[Task], last: Task | None) -> Task:
             if last is not None and draw() > 0.8 + self.stay / 5:
-                known[last] = -len(known) - draw()
-            return max(able, key=lambda task: known.setdefault(task, draw()))
+                ranks[last] = -len(ranks) - draw()
+            return max(able, key=lambda task: ranks.setdefault(task, draw()))
 
         return {"even": even, "uneven": uneven, "ranked": ranked}[self.style]
 
 
 @dataclass(eq=False)
 class Task:
-    """A thread of the run, and what it needs in order to go on."""
+    """A thread of the run, with the conditions under which it can continue."""
 
     name: str
-    work: Callable[[], Any]
+    function: Callable[[], Any]
     turn: threading.Lock
-    lock: "Turns | None" = None
-    """It must have this."""
-    notice: "Turns | None" = None
-    """It must be notified by this, unless its time runs out."""
+    """Released when it is the task's turn."""
+    lock: "ScheduledCondition | None" = None
+    """The task needs this lock to continue."""
+    notifier: "ScheduledCondition | None" = None
+    """The task needs a notification of this condition to continue, or its timeout."""
     deadline: float | None = None
-    idle: int = 0
-    """How often its time has run out since anybody else did anything."""
-    ready: Callable[[], Any] | None = None
-    """What it waits for, to be said if it never comes."""
+    idle_timeouts: int = 0
+    """How often the task has timed out since another task did anything."""
+    predicate: Callable[[], Any] | None = None
+    """The predicate that the task waits for, for the report of a deadlock."""
     finished: bool = False
     result: Any = None
 
     @property
     def able(self) -> bool:
+        """Whether the task can continue."""
         if self.finished or (self.lock is not None and self.lock.owner is not None):
             return False
-        return self.notice is None or (self.deadline is not None and self.idle < IDLE)
+        return self.notifier is None or (self.deadline is not None and self.idle_timeouts < MAX_IDLE_TIMEOUTS)
 
 
 @dataclass(eq=False)
 class Scheduler:
-    """One run of some tasks; it has a time of its own, which passes only where somebody waits for it."""
+    """Runs tasks, one at a time. Its simulated clock advances only when a wait times out."""
 
-    schedule: Interleaving
+    interleaving: Interleaving
     timeouts: bool = True
-    """Whether waiting with a limit may come to it."""
-    fine: str | None = None
-    """A file: control may also change hands before each line of it, whether a lock is held or not."""
+    """Whether a wait with a timeout may time out."""
+    traced_file: str | None = None
+    """Control may also change hands before each line of this file, whether a lock is held or not."""
     invariant: Callable[[], None] = lambda: None
-    """Called whenever control may change hands."""
+    """Checked at every point where control may change hands."""
     now: float = 0
-    doing: Mapping[str, Description] = field(default_factory=dict)
-    """Who waits for what."""
+    waits: Mapping[str, Description] = field(default_factory=dict)
+    """The event that each task waits for."""
 
     def __post_init__(self) -> None:
         self.tasks: list[Task] = []
         self.last: Task | None = None
-        self.steps = self.left = 0
-        self.deciding = False
+        self.steps = self.unfinished = 0
+        self.choosing = False
         self.failure: BaseException | None = None
-        self.over, self.ending = threading.Lock(), threading.Lock()
-        self.over.acquire()
-        self.pick = self.schedule.picker()
+        self.all_finished, self.finishing = threading.Lock(), threading.Lock()
+        self.all_finished.acquire()
+        self.pick = self.interleaving.picker()
 
     @property
     def current(self) -> Task | None:
-        return self.last if self.left else None
+        """The running task, or None outside of a run."""
+        return self.last if self.unfinished else None
 
-    def run(self, **works: Callable[[], Any]) -> dict[str, Any]:
-        """Run tasks to their end; what each returned."""
-        workers = [_idle.pop() if _idle else Worker() for _ in works]
+    def run(self, **functions: Callable[[], Any]) -> dict[str, Any]:
+        """Runs each function as a task until all have ended. Returns their results by name."""
+        workers = [_idle_workers.pop() if _idle_workers else Worker() for _ in functions]
         self.tasks = [
-            Task(name, work, worker.turn) for (name, work), worker in zip(works.items(), workers, strict=True)
+            Task(name, function, worker.turn)
+            for (name, function), worker in zip(functions.items(), workers, strict=True)
         ]
-        self.left = len(self.tasks)
+        self.unfinished = len(self.tasks)
         for worker, task in zip(workers, self.tasks, strict=True):
-            worker.job = lambda task=task: self.live(task)
+            worker.job = lambda task=task: self.run_task(task)
         if self.tasks:
-            self.choose().turn.release()
-            self.over.acquire()
-        _idle.extend(workers)
+            self.choose_next().turn.release()
+            self.all_finished.acquire()
+        _idle_workers.extend(workers)
         if self.failure is not None:
             raise self.failure
         return {task.name: task.result for task in self.tasks}
 
-    def live(self, task: Task) -> None:
-        """A task from its first turn to its last."""
+    def run_task(self, task: Task) -> None:
+        """Runs a task on its worker's thread, from its first turn to its last."""
         try:
             if self.failure is None:
-                sys.settrace(self.trace if self.fine else None)
-                task.result = task.work()
+                sys.settrace(self.trace if self.traced_file else None)
+                task.result = task.function()
         except Abandoned:
             pass
         except BaseException as error:
             self.fail(error)
         sys.settrace(None)
         task.finished = True
-        with self.ending:
-            self.left -= 1
-            left = self.left
-        if not left:
-            self.over.release()
+        with self.finishing:
+            self.unfinished -= 1
+            unfinished = self.unfinished
+        if not unfinished:
+            self.all_finished.release()
         elif self.failure is None:
             with suppress(Abandoned):
-                self.choose().turn.release()
+                self.choose_next().turn.release()
 
-    def point(self) -> None:
-        """Control may change hands here."""
+    def switch_point(self) -> None:
+        """Lets another task continue, if the interleaving picks one."""
         task = self.last
         assert task is not None
-        chosen = self.choose()
+        chosen = self.choose_next()
         if chosen is not task:
             chosen.turn.release()
             task.turn.acquire()
@@ -193,21 +201,21 @@ class Scheduler:
 
     def trace(self, frame: FrameType, event: str, _: Any) -> Any:
         """Called by Python before each line."""
-        if frame.f_code.co_filename != self.fine:
+        if frame.f_code.co_filename != self.traced_file:
             return None
-        if event == "line" and not self.deciding:
-            self.point()
+        if event == "line" and not self.choosing:
+            self.switch_point()
         return self.trace
 
-    def choose(self) -> Task:
-        """Who goes on, with what it needs given to it."""
+    def choose_next(self) -> Task:
+        """Picks the task that continues, and gives it the lock that it needs."""
         if self.failure is not None:
             raise Abandoned
-        self.deciding = True
+        self.choosing = True
         able = [task for task in self.tasks if task.able]
         self.steps += 1
-        if not able or self.steps > STEPS:
-            self.fail(Deadlock(self.describe()))
+        if not able or self.steps > MAX_STEPS:
+            self.fail(Deadlock(self.describe_deadlock()))
             raise Abandoned
         try:
             self.invariant()
@@ -215,50 +223,50 @@ class Scheduler:
             self.fail(error)
             raise Abandoned from error
         task = self.last = self.pick(able, self.last)
-        if task.notice is not None:
+        if task.notifier is not None:
             self.time_out(task)
         else:
             for other in self.tasks:
-                other.idle = other.idle if other is task else 0
+                other.idle_timeouts = other.idle_timeouts if other is task else 0
         if task.lock is not None:
             task.lock.owner, task.lock = task, None
-        self.deciding = False
+        self.choosing = False
         return task
 
     def time_out(self, task: Task) -> None:
-        assert task.notice is not None and task.deadline is not None
-        task.notice.waiting.remove(task)
+        assert task.notifier is not None and task.deadline is not None
+        task.notifier.waiting.remove(task)
         self.now = max(self.now, task.deadline)
-        task.notice, task.idle = None, task.idle + 1
+        task.notifier, task.idle_timeouts = None, task.idle_timeouts + 1
 
     def fail(self, error: BaseException) -> None:
-        """End the run: everybody else leaves from where it is."""
+        """Ends the run with an error: all other tasks exit."""
         if self.failure is None:
             self.failure = error
             for task in self.tasks:
                 if not task.finished and task is not self.last:
                     task.turn.release()
 
-    def describe(self) -> str:
-        if self.steps > STEPS:
-            return f"no end after {STEPS} steps [{self.schedule}]"
-        stuck = [self.describe_task(task) for task in self.tasks if not task.finished]
-        return f"nobody can go on: {'; '.join(stuck)} [{self.schedule}]"
+    def describe_deadlock(self) -> str:
+        if self.steps > MAX_STEPS:
+            return f"no end after {MAX_STEPS} steps [{self.interleaving}]"
+        waits = [self.describe_wait(task) for task in self.tasks if not task.finished]
+        return f"no thread can continue: {'; '.join(waits)} [{self.interleaving}]"
 
-    def describe_task(self, task: Task) -> str:
-        what = self.doing.get(task.name, "a lock")
-        there = task.ready is not None and task.notice is not None and task.ready()
-        return f"{task.name} waits for {what if isinstance(what, str) else what()}" + (
-            " (which is there, but nobody said so)" if there else ""
+    def describe_wait(self, task: Task) -> str:
+        event = self.waits.get(task.name, "a lock")
+        missed = task.predicate is not None and task.notifier is not None and task.predicate()
+        return f"{task.name} waits for {event if isinstance(event, str) else event()}" + (
+            " (true, but not notified)" if missed else ""
         )
 
 
-class Turns(threading.Condition):
-    """A condition under a scheduler. Outside of a run there is nothing to decide, and it does nothing."""
+class ScheduledCondition(threading.Condition):
+    """A condition under a scheduler. Outside of a run it has no effect."""
 
-    def __init__(self, scheduler: Scheduler, beside: "Turns | None" = None) -> None:
+    def __init__(self, scheduler: Scheduler, same_lock_as: "ScheduledCondition | None" = None) -> None:
         self.scheduler = scheduler
-        self.lock = SimpleNamespace(owner=None) if beside is None else beside.lock
+        self.lock = SimpleNamespace(owner=None) if same_lock_as is None else same_lock_as.lock
         self.waiting: deque[Task] = deque()
 
     @property
@@ -272,62 +280,62 @@ class Turns(threading.Condition):
     def __enter__(self) -> bool:
         task = self.scheduler.current
         if task is not None:
-            assert self.owner is not task, f"{task.name} holds this lock already"
+            assert self.owner is not task, f"{task.name} already holds this lock"
             task.lock = self
-            self.scheduler.point()
+            self.scheduler.switch_point()
         return True
 
     def __exit__(self, *_: object) -> None:
         if self.scheduler.current is not None and self.scheduler.failure is None:
             self.owner = None
-            self.scheduler.point()
+            self.scheduler.switch_point()
 
     def wait(self, timeout: float | None = None) -> Literal[True]:
         scheduler = self.scheduler
         task = scheduler.current
-        assert task is not None and self.owner is task, "only whoever holds the lock may wait"
-        task.notice = task.lock = self
+        assert task is not None and self.owner is task, "a task must hold the lock to wait"
+        task.notifier = task.lock = self
         task.deadline = scheduler.now + timeout if timeout is not None and scheduler.timeouts else None
         self.waiting.append(task)
         self.owner = None
-        scheduler.point()
+        scheduler.switch_point()
         return True
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
-        """The limit on waiting is long: to come to it is to be stuck."""
+        """Waits without a timeout, because reaching `stuck_after` would be a deadlock."""
         task = self.scheduler.current
         assert task is not None
         while not (result := predicate()):
-            task.ready = predicate
+            task.predicate = predicate
             self.wait()
-        task.ready = None
+        task.predicate = None
         return result
 
     def notify(self, n: int = 1) -> None:
         assert self.scheduler.current is None or self.owner is self.scheduler.current
         for _ in range(min(n, len(self.waiting))):
-            self.waiting.popleft().notice = None
+            self.waiting.popleft().notifier = None
 
     def notify_all(self) -> None:
         self.notify(len(self.waiting))
 
 
-class Controlled(RunControl):
-    """What all parties of a run share, under a scheduler."""
+class ScheduledControl(RunControl):
+    """A `RunControl` whose conditions are under a scheduler."""
 
-    def __init__(self, schedule: Interleaving, *, timeouts: bool = True, fine: str | None = None) -> None:
+    def __init__(self, interleaving: Interleaving, *, timeouts: bool = True, traced_file: str | None = None) -> None:
         super().__init__()
-        self.scheduler = Scheduler(schedule, timeouts, fine, doing=self.doing)
+        self.scheduler = Scheduler(interleaving, timeouts, traced_file, waits=self.waits)
 
-    def condition(self, beside: threading.Condition | None = None) -> threading.Condition:
-        assert beside is None or isinstance(beside, Turns)
-        condition = Turns(self.scheduler, beside)
+    def condition(self, same_lock_as: threading.Condition | None = None) -> threading.Condition:
+        assert same_lock_as is None or isinstance(same_lock_as, ScheduledCondition)
+        condition = ScheduledCondition(self.scheduler, same_lock_as)
         self.locks[condition] = None
         return condition
 
 
 class Worker(threading.Thread):
-    """A thread that does one job after the other: to start one costs as much as a short run."""
+    """A thread that executes one job after the other. Starting a thread takes as long as a short run."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -342,4 +350,4 @@ class Worker(threading.Thread):
             self.job()
 
 
-_idle: list[Worker] = []
+_idle_workers: list[Worker] = []

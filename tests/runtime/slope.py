@@ -1,4 +1,4 @@
-"""An environment that draws nothing: what it does does not depend on how it is shared out."""
+"""A deterministic environment: its results do not depend on how environments are divided over replicas."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from weft.envs.episodes import Episodes
 
 @dataclass(frozen=True)
 class Slope:
-    """A ball on a slope, pushed left or right; it ends off the slope, and is cut off after twenty steps."""
+    """A ball on a slope, pushed left or right. Terminates when the ball leaves the slope; truncated after 20 steps."""
 
     num_envs: int
     observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -26,17 +26,17 @@ class Slope:
 
     @fragment(name="env")
     def step(self, state: Any, action: jax.Array, key: jax.Array) -> tuple[Any, TimeStep]:
-        place, speed = state["ball"][:, 0], state["ball"][:, 1]
-        speed = speed + 0.05 * place + 0.1 * (action.astype(jnp.float32) - 0.5)
-        ball, time = jnp.stack([place + speed, speed], axis=1), state["time"] + 1
+        position, speed = state["ball"][:, 0], state["ball"][:, 1]
+        speed = speed + 0.05 * position + 0.1 * (action.astype(jnp.float32) - 0.5)
+        ball, time = jnp.stack([position + speed, speed], axis=1), state["time"] + 1
         terminated = jnp.abs(ball[:, 0]) > 1
         truncated = (time >= 20) & ~terminated
         ended, valid = terminated | truncated, jnp.ones(self.num_envs, bool)
-        reward = 1 - jnp.abs(place)
+        reward = 1 - jnp.abs(position)
         obs = jnp.where(ended[:, None], 0.1, ball)
         episodes = state["episodes"].record(reward, ended=ended, valid=valid)
-        after = {"ball": obs, "time": jnp.where(ended, 0.0, time), "episodes": episodes}
-        return after, TimeStep(obs, reward, terminated, truncated, ball, valid)
+        next_state = {"ball": obs, "time": jnp.where(ended, 0.0, time), "episodes": episodes}
+        return next_state, TimeStep(obs, reward, terminated, truncated, ball, valid)
 
     @fragment(name="env.episodes")
     def episodes(self, state: Any) -> tuple[Any, dict[str, Mean]]:

@@ -1,4 +1,4 @@
-"""Runs with lanes and registers: nothing lost, nothing doubled, nobody late, and they end like any other."""
+"""Runs with lanes and registers: each iteration is consumed once within max_lag, and runs end cleanly."""
 
 import _thread
 import threading
@@ -40,21 +40,21 @@ def lanes(actors: int = 4, take: int = 1, max_lag: int | None = None, learners: 
 
 
 def counting(act: Any = lambda net, rows: rows + 1 + 0 * net, merge: Any = all_sum, num_envs: int = 4) -> Any:
-    """Every environment counts its steps; the net is the sum of all numbers that ever came to the learner."""
+    """Every environment counts its steps; the net is the sum of all counts that the learner has received."""
 
     def start(env: Any) -> Any:
-        return {"net": jnp.float32(0), "rows": jnp.zeros(env.num_envs), "seen": jnp.float32(0)}
+        return {"net": jnp.float32(0), "rows": jnp.zeros(env.num_envs), "updates": jnp.float32(0)}
 
     def loop(s: Any) -> Any:
         rows = on("act", act)(s["net"], s["rows"])
-        net, seen = on("learn", lambda net, seen, rows: (net + merge(rows.sum()), seen + 1))(s["net"], s["seen"], rows)
-        return {"net": net, "rows": rows, "seen": seen}, {"rows": Mean.of(rows)}
+        net, updates = on("learn", lambda net, n, rows: (net + merge(rows.sum()), n + 1))(s["net"], s["updates"], rows)
+        return {"net": net, "rows": rows, "updates": updates}, {"rows": Mean.of(rows)}
 
     return toy(start, loop, num_envs=num_envs)
 
 
 def triangle(rows: Any) -> float:
-    """The sum of all numbers that were counted up to these."""
+    """The sum of all counts up to the final ones, over all environments."""
     rows = np.asarray(rows)
     return float((rows * (rows + 1) / 2).sum())
 
@@ -74,20 +74,20 @@ def triangle(rows: Any) -> float:
     ],
     ids=lambda value: str(value),
 )
-def test_all_work_is_taken_exactly_once(layout: Layout, updates: int) -> None:
-    algo, times, rows = counting(), 25, []
-    engine = LocalEngine(projected(algo, layout), limit=20.0)
-    end = engine.run(start_of(algo), times, lambda metrics, state: rows.append(metrics["rows"]))
+def test_every_lane_iteration_is_consumed_exactly_once(layout: Layout, updates: int) -> None:
+    algo, times, counts = counting(), 25, []
+    engine = LocalEngine(projected(algo, layout), stuck_after=20.0)
+    end = engine.run(start_of(algo), times, lambda metrics, state: counts.append(metrics["rows"]))
     assert end["rows"].sum() == 4 * times
     assert end["net"] == triangle(end["rows"])
-    assert end["seen"] == updates * times
-    assert len(rows) == times and sum(row.count[0] for row in rows) == 4 * times
-    assert sum(row.total[0] for row in rows) == triangle(end["rows"])
+    assert end["updates"] == updates * times
+    assert len(counts) == times and sum(each.count[0] for each in counts) == 4 * times
+    assert sum(each.total[0] for each in counts) == triangle(end["rows"])
 
 
 @pytest.mark.parametrize("max_lag", [0, 1, 2])
 @pytest.mark.parametrize(("actors", "take"), [(4, 1), (4, 2), (4, 4), (1, 1)])
-def test_no_update_is_further_from_its_data_than_the_bound(actors: int, take: int, max_lag: int) -> None:
+def test_the_lag_of_every_update_is_within_max_lag(actors: int, take: int, max_lag: int) -> None:
     def start(env: Any) -> Any:
         return {"net": jnp.int32(0), "rows": jnp.zeros(env.num_envs, jnp.int32), "lag": jnp.int32(0)}
 
@@ -101,26 +101,26 @@ def test_no_update_is_further_from_its_data_than_the_bound(actors: int, take: in
         return {"net": net, "rows": rows, "lag": lag}
 
     algo = toy(start, loop)
-    end = LocalEngine(projected(algo, lanes(actors, take, max_lag)), limit=20.0).run(start_of(algo), 40)
+    end = LocalEngine(projected(algo, lanes(actors, take, max_lag)), stuck_after=20.0).run(start_of(algo), 40)
     assert end["net"] == 40 * actors // take
     assert end["lag"] <= max_lag
 
 
 @pytest.mark.parametrize("actors", [1, 2, 4])
-def test_with_no_lag_and_all_taken_nothing_differs(actors: int) -> None:
+def test_max_lag_of_zero_with_all_lanes_consumed_matches_the_plain_loop(actors: int) -> None:
     algo = counting(lambda net, rows: jnp.mod(rows + net, 7))
-    end = LocalEngine(projected(algo, lanes(actors, actors, max_lag=0)), limit=20.0).run(start_of(algo), 10)
+    end = LocalEngine(projected(algo, lanes(actors, actors, max_lag=0)), stuck_after=20.0).run(start_of(algo), 10)
     assert_same(end, plain(algo, 10)[0])
 
 
-def test_a_slow_lane_does_less_than_the_others() -> None:
+def test_a_slow_lane_executes_fewer_iterations() -> None:
     algo = slow(lambda names: 0.02 if 0 in names else 0.001)
-    end = LocalEngine(projected(algo, lanes(4, 1)), limit=20.0).run(start_of(algo), 50)
+    end = LocalEngine(projected(algo, lanes(4, 1)), stuck_after=20.0).run(start_of(algo), 50)
     assert end["rows"].sum() == 200 and end["rows"][0] < end["rows"][1:].min()
 
 
 def slow(seconds: Any, work: Any = lambda: None) -> Any:
-    """Host code in every lane: it is told which rows it has."""
+    """A loop with host code in every lane. `seconds` gets the names of the environments of the lane."""
 
     def start(env: Any) -> Any:
         names = jnp.arange(env.num_envs, dtype=jnp.int32)
@@ -144,15 +144,15 @@ def slow(seconds: Any, work: Any = lambda: None) -> Any:
     return toy(start, loop)
 
 
-def test_an_error_in_a_lane_is_named_and_ends_the_run_at_once() -> None:
+def test_an_error_in_a_lane_ends_the_run_at_once_and_names_the_replica() -> None:
     calls = iter(range(FOREVER))
 
     def fail() -> None:
         if next(calls) == 30:
-            raise ValueError("no such luck")
+            raise ValueError("bad luck")
 
     began = time.monotonic()
-    with pytest.raises(RoleFailed, match=r"role actor\[\d\] failed: ValueError: no such luck"):
+    with pytest.raises(RoleFailed, match=r"role actor\[\d\] failed: ValueError: bad luck"):
         algo = slow(lambda names: 0.001, fail)
         LocalEngine(projected(algo, lanes(4, 2))).run(start_of(algo), FOREVER)
     assert time.monotonic() - began < 10
@@ -173,37 +173,37 @@ def test_an_interrupt_ends_the_run_within_a_second() -> None:
     assert time.monotonic() - stopped[0] < 1
 
 
-def test_a_lane_that_never_comes_is_named() -> None:
+def test_the_error_of_a_waiting_consumer_names_the_lane_that_is_not_ready() -> None:
     algo = slow(lambda names: 2.0 if 3 in names else 0.0)
     with pytest.raises(RoleFailed, match=r"learner\[0\] .*for 4 of its 4 lanes \(not ready: actor\[3\]\)"):
-        LocalEngine(projected(algo, lanes(4, 4)), limit=0.3).run(start_of(algo), FOREVER)
+        LocalEngine(projected(algo, lanes(4, 4)), stuck_after=0.3).run(start_of(algo), FOREVER)
 
 
-def test_states_are_handed_out_on_the_way_and_at_the_end() -> None:
-    algo, seen = slow(lambda names: 0.002), []
-    engine = LocalEngine(projected(algo, lanes(4, 1)), limit=20.0)
-    end = engine.run(start_of(algo), 40, lambda _, state: seen.append(state), lambda number: number % 10 == 0)
-    states = [state for state in seen if state is not None]
-    assert len(states) >= 3 and seen[-1] is not None
+def test_the_callback_gets_states_during_the_run_and_at_its_end() -> None:
+    algo, received = slow(lambda names: 0.002), []
+    engine = LocalEngine(projected(algo, lanes(4, 1)), stuck_after=20.0)
+    end = engine.run(start_of(algo), 40, lambda _, state: received.append(state), lambda number: number % 10 == 0)
+    states = [state for state in received if state is not None]
+    assert len(states) >= 3 and received[-1] is not None
     totals = [float(state["rows"].sum()) for state in states]
     assert totals == sorted(totals) and totals[0] >= 40
     assert_same(states[-1], end)
 
 
-def test_a_register_is_copied_to_each_device_once_for_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    brought: list[Any] = []
+def test_a_register_is_copied_to_each_device_once_per_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies: list[Any] = []
     layout = lanes(4, 4, max_lag=0, on=("1", "2"))
     engine = LocalEngine(projected(counting(), layout))
-    original = Devices.bring
+    original = Devices.transfer
 
-    def bring(self: Devices, tree: Any) -> Any:
+    def transfer(self: Devices, tree: Any) -> Any:
         if isinstance(tree, dict):
-            brought.append(self.places)
+            copies.append(self.assigned)
         return original(self, tree)
 
-    monkeypatch.setattr(Devices, "bring", bring)
+    monkeypatch.setattr(Devices, "transfer", transfer)
     engine.run(start_of(counting()), 10)
-    assert len(brought) == 2 * 10 and len(set(brought)) == 2
+    assert len(copies) == 2 * 10 and len(set(copies)) == 2
 
 
 @pytest.mark.parametrize(
@@ -216,16 +216,16 @@ def test_a_register_is_copied_to_each_device_once_for_a_version(monkeypatch: pyt
     ],
     ids=str,
 )
-def test_learners_over_devices_take_everything_once(learner: Role) -> None:
+def test_learners_over_devices_consume_every_iteration_once(learner: Role) -> None:
     actor = Role("actor", ("act",), replicas=4, on=("0", "1"))
     layout = Layout(actor, learner, registers=[("learner", "actor")])
     algo = counting(num_envs=8)
-    end = LocalEngine(projected(algo, layout), limit=20.0).run(start_of(algo), 20)
+    end = LocalEngine(projected(algo, layout), stuck_after=20.0).run(start_of(algo), 20)
     assert end["rows"].sum() == 8 * 20
     assert end["net"] == triangle(end["rows"])
 
 
-def test_calls_made_together_are_the_same_calls() -> None:
+def test_batched_calls_compute_the_same_as_single_calls() -> None:
     def start(env: Any) -> Any:
         return {"net": jnp.float32(1), "rows": jnp.zeros(env.num_envs), "sum": jnp.float32(0)}
 
@@ -248,36 +248,38 @@ def test_calls_made_together_are_the_same_calls() -> None:
             registers=[("learner", "inference")],
         )
         algo = toy(start, loop)
-        session = ThreadedRun(LocalEngine(projected(algo, layout), limit=20.0), 10, lambda *_: None, lambda _: False)
-        end = session.run(start_of(algo))
+        threads = ThreadedRun(
+            LocalEngine(projected(algo, layout), stuck_after=20.0), 10, lambda *_: None, lambda _: False
+        )
+        end = threads.run(start_of(algo))
         assert end["rows"].sum() == 4 * 50
         assert end["sum"] == triangle(end["rows"])
-        (together,) = session.wiring.together.values()
-        assert sum(size * count for size, count in together.sizes.items()) == 4 * 50
-        assert max(together.sizes) <= batch
+        (batcher,) = threads.wiring.batchers.values()
+        assert sum(size * count for size, count in batcher.sizes.items()) == 4 * 50
+        assert max(batcher.sizes) <= batch
 
 
-def test_what_cannot_be_is_refused() -> None:
-    compiled_merge = counting(lambda net, rows: rows + all_mean(rows.sum()))
-    with pytest.raises(WeftError, match="all_mean merges over the 4 replicas of actor, so that each would wait"):
-        projected(compiled_merge, lanes(4, 1))
-    projected(compiled_merge, lanes(4, 4))
+def test_loops_that_lanes_cannot_execute_are_errors() -> None:
+    merging = counting(lambda net, rows: rows + all_mean(rows.sum()))
+    with pytest.raises(WeftError, match="all_mean merges values over the 4 replicas of actor, so each lane would wait"):
+        projected(merging, lanes(4, 1))
+    projected(merging, lanes(4, 4))
 
     def rows_at_the_learner(s: Any) -> Any:
         x = on("act")(s["x"])
         return {"x": x, "y": on("learn", lambda y, x: y + x)(s["y"], x)}
 
     algo = toy(lambda env: {"x": jnp.zeros(env.num_envs), "y": jnp.zeros(env.num_envs)}, rows_at_the_learner)
-    with pytest.raises(WeftError, match=r"state\['y'\] has a row for every environment and is kept by learner"):
+    with pytest.raises(WeftError, match=r"state\['y'\] has a row for every environment and would be kept by learner"):
         projected(algo, lanes(4, 2))
-    end = LocalEngine(projected(algo, lanes(4, 4)), limit=20.0).run(start_of(algo), 3)
+    end = LocalEngine(projected(algo, lanes(4, 4)), stuck_after=20.0).run(start_of(algo), 3)
     assert_same(end, plain(algo, 3)[0])
 
 
-def test_a_stuck_register_says_who_waits() -> None:
-    engine = LocalEngine(projected(slow(lambda names: 0.0), lanes(1, 1, max_lag=0)), limit=0.3)
-    session = ThreadedRun(engine, 3, lambda *_: None, lambda _: False)
-    session.wiring.lanes[0].publish = lambda value: None  # type: ignore[method-assign]
+def test_the_error_without_a_new_version_names_the_waiting_lane() -> None:
+    engine = LocalEngine(projected(slow(lambda names: 0.0), lanes(1, 1, max_lag=0)), stuck_after=0.3)
+    threads = ThreadedRun(engine, 3, lambda *_: None, lambda _: False)
+    threads.wiring.admissions[0].publish = lambda value: None  # type: ignore[method-assign]
     with pytest.raises(RoleFailed, match=r"has waited 0.3 s for .*learner\[0\]") as error:
-        session.run(start_of(slow(lambda names: 0.0)))
+        threads.run(start_of(slow(lambda names: 0.0)))
     assert isinstance(error.value.__cause__, Stuck)

@@ -1,4 +1,4 @@
-"""Streams lose nothing and hold little; meetings merge the right values, round after round."""
+"""Streams deliver every item once and stay bounded, and all-reduce combines the values of each round."""
 
 import threading
 import time
@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from weft.runtime.channel import AllReduce, RunControl, Stopped, Stopwatch, Stream, Stuck
 
 
-def together(*tasks: Callable[[], Any]) -> list[Any]:
-    """Run tasks as threads; what each returned or raised."""
-    results: list[Any] = [None] * len(tasks)
+def run_threads(*functions: Callable[[], Any]) -> list[Any]:
+    """Runs each function on a thread. Returns their results or exceptions."""
+    results: list[Any] = [None] * len(functions)
 
-    def work(number: int, task: Callable[[], Any]) -> None:
+    def run(position: int, function: Callable[[], Any]) -> None:
         try:
-            results[number] = task()
+            results[position] = function()
         except Exception as error:
-            results[number] = error
+            results[position] = error
 
-    threads = [threading.Thread(target=work, args=pair, daemon=True) for pair in enumerate(tasks)]
+    threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in enumerate(functions)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -32,7 +32,7 @@ def together(*tasks: Callable[[], Any]) -> list[Any]:
     return results
 
 
-def eventually(condition: Callable[[], bool]) -> None:
+def wait_for(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + 2
     while not condition():
         assert time.monotonic() < end
@@ -41,127 +41,127 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 @settings(max_examples=30)
 @given(st.integers(1, 4), st.lists(st.sampled_from((0.0, 0.0, 1e-4)), min_size=1, max_size=30), st.booleans())
-def test_a_stream_gives_everything_once_in_order_and_stays_bounded(
+def test_a_stream_delivers_every_item_once_in_order_and_stays_bounded(
     capacity: int, pauses: list[float], slow_reader: bool
 ) -> None:
     stream = Stream(RunControl(5.0), "one", "two", "x", capacity)
-    most = 0
+    max_depth = 0
 
     def write() -> None:
-        nonlocal most
+        nonlocal max_depth
         for number, pause in enumerate(pauses):
             time.sleep(0.0 if slow_reader else pause)
             stream.put(number)
-            most = max(most, len(stream.items))
+            max_depth = max(max_depth, len(stream.items))
 
     def read() -> list[int]:
-        got = []
+        items = []
         for pause in pauses:
             time.sleep(pause if slow_reader else 0.0)
-            got.append(stream.get())
-        return got
+            items.append(stream.get())
+        return items
 
-    assert together(write, read)[1] == list(range(len(pauses)))
-    assert most <= capacity
+    assert run_threads(write, read)[1] == list(range(len(pauses)))
+    assert max_depth <= capacity
 
 
-def test_a_full_stream_makes_its_sender_wait() -> None:
-    wait = RunControl(5.0)
-    stream = Stream(wait, "one", "two", "x", capacity=2)
-    done: list[int] = []
-    thread = threading.Thread(target=lambda: [(stream.put(i), done.append(i)) for i in range(3)], daemon=True)
+def test_a_full_stream_blocks_its_sender() -> None:
+    control = RunControl(5.0)
+    stream = Stream(control, "one", "two", "x", capacity=2)
+    sent: list[int] = []
+    thread = threading.Thread(target=lambda: [(stream.put(i), sent.append(i)) for i in range(3)], daemon=True)
     thread.start()
-    eventually(lambda: "one" in wait.doing)
-    assert (done, list(stream.items)) == ([0, 1], [0, 1])
+    wait_for(lambda: "one" in control.waits)
+    assert (sent, list(stream.items)) == ([0, 1], [0, 1])
     assert stream.get() == 0
     thread.join(2)
-    assert (done, list(stream.items)) == ([0, 1, 2], [1, 2])
-    assert not wait.doing
+    assert (sent, list(stream.items)) == ([0, 1, 2], [1, 2])
+    assert not control.waits
 
 
 @pytest.mark.parametrize(
-    ("act", "message"),
+    ("action", "message"),
     [
         (lambda stream: stream.get(), "two has waited 0.05 s for x from one"),
-        (lambda stream: [stream.put(i) for i in range(3)], "one has waited 0.05 s for two to take x"),
+        (lambda stream: [stream.put(i) for i in range(3)], "one has waited 0.05 s for space to send x to two"),
     ],
     ids=["get", "put"],
 )
-def test_waiting_too_long_says_who_waits_for_what_from_whom(act: Any, message: str) -> None:
-    wait = RunControl(0.05)
-    wait.doing["three"] = "y from four"
+def test_a_wait_that_is_too_long_reports_the_event_and_all_other_waits(action: Any, message: str) -> None:
+    control = RunControl(0.05)
+    control.waits["three"] = "y from four"
     with pytest.raises(Stuck) as error:
-        act(Stream(wait, "one", "two", "x"))
+        action(Stream(control, "one", "two", "x"))
     assert str(error.value) == f"{message} (meanwhile three waits for y from four)"
 
 
-def test_stopping_wakes_whoever_waits_and_stops_whoever_comes_later() -> None:
-    wait = RunControl(5.0)
-    stream, meeting = Stream(wait, "one", "two", "x"), AllReduce(wait, "m", ("three", "four"), sum)
+def test_stopping_ends_all_current_and_later_waits() -> None:
+    control = RunControl(5.0)
+    stream, all_reduce = Stream(control, "one", "two", "x"), AllReduce(control, "m", ("three", "four"), sum)
 
     def stop() -> None:
-        eventually(lambda: len(wait.doing) == 2)
-        wait.stop()
+        wait_for(lambda: len(control.waits) == 2)
+        control.stop()
 
-    got, met, _ = together(stream.get, lambda: meeting.join(0, 1), stop)
-    assert isinstance(got, Stopped) and isinstance(met, Stopped)
+    received, reduced, _ = run_threads(stream.get, lambda: all_reduce.contribute(0, 1), stop)
+    assert isinstance(received, Stopped) and isinstance(reduced, Stopped)
     with pytest.raises(Stopped):
         stream.put(1)
 
 
-def test_a_stream_counts_what_went_through_it() -> None:
+def test_a_stream_counts_messages_bytes_and_depth() -> None:
     stream = Stream(RunControl(5.0), "one", "two", "x")
     for number in range(3):
         stream.put([np.full(2, number, np.float32)])
         if number:
             stream.get()
-    assert (stream.sent, stream.most, stream.bytes, len(stream.items)) == (3, 2, 8, 1)
+    assert (stream.sent, stream.max_depth, stream.message_bytes, len(stream.items)) == (3, 2, 8, 1)
 
 
-def test_a_clock_counts_the_stays_that_are_over_and_the_one_that_goes_on() -> None:
-    clock = Stopwatch("one")
-    assert clock.read(time.perf_counter()) == 0.0
-    clock.start()
-    began = clock.spent[1]
-    clock.start()
-    assert began is not None and clock.spent == (0.0, began)
-    assert clock.read(began + 3.0) == 3.0
-    clock.stop()
-    over = clock.spent[0]
-    clock.stop()
-    assert over > 0.0 and clock.read(began + 9.0) == over
+def test_a_stopwatch_adds_up_intervals_and_includes_the_current_one() -> None:
+    stopwatch = Stopwatch("one")
+    assert stopwatch.read(time.perf_counter()) == 0.0
+    stopwatch.start()
+    started = stopwatch.state[1]
+    stopwatch.start()
+    assert started is not None and stopwatch.state == (0.0, started)
+    assert stopwatch.read(started + 3.0) == 3.0
+    stopwatch.stop()
+    seconds = stopwatch.state[0]
+    stopwatch.stop()
+    assert seconds > 0.0 and stopwatch.read(started + 9.0) == seconds
 
 
-def test_waiting_is_kept_on_the_clock_of_whoever_waits() -> None:
+def test_waiting_counts_on_the_stopwatch_of_the_waiting_side() -> None:
     stream = Stream(RunControl(5.0), "one", "two", "x")
 
     def send() -> None:
         time.sleep(0.02)
         stream.put(1)
 
-    together(stream.get, send)
+    run_threads(stream.get, send)
     now = time.perf_counter()
-    assert stream.starved.read(now) >= 0.01 and stream.blocked.read(now) == 0.0
+    assert stream.receive_wait.read(now) >= 0.01 and stream.send_wait.read(now) == 0.0
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_meetings_merge_what_was_brought_in_each_round(count: int) -> None:
+def test_all_reduce_combines_the_values_of_each_round(count: int) -> None:
     rounds = 60
     names = tuple(f"a[{index}]" for index in range(count))
-    meeting = AllReduce(RunControl(5.0), "m", names, lambda values: [v[0] for v in values])
+    all_reduce = AllReduce(RunControl(5.0), "m", names, lambda values: [v[0] for v in values])
 
     def replica(index: int) -> list[Any]:
-        got = []
+        results = []
         for number in range(rounds):
             if (number + index) % 7 == 0:
                 time.sleep(1e-4)
-            got.append(meeting.join(index, [(index, number)]))
-        return got
+            results.append(all_reduce.contribute(index, [(index, number)]))
+        return results
 
-    for got in together(*[lambda i=i: replica(i) for i in range(count)]):
-        assert got == [[(index, number) for index in range(count)] for number in range(rounds)]
+    for results in run_threads(*[lambda i=i: replica(i) for i in range(count)]):
+        assert results == [[(index, number) for index in range(count)] for number in range(rounds)]
 
 
-def test_a_meeting_that_nobody_else_comes_to_says_so() -> None:
+def test_all_reduce_reports_missing_replicas() -> None:
     with pytest.raises(Stuck, match=r"a\[0\] has waited 0.05 s for the other replicas at a:all_mean"):
-        AllReduce(RunControl(0.05), "a:all_mean", ("a[0]", "a[1]"), sum).join(0, 1)
+        AllReduce(RunControl(0.05), "a:all_mean", ("a[0]", "a[1]"), sum).contribute(0, 1)

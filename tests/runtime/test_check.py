@@ -1,4 +1,4 @@
-"""Property 1: under a synchronous layout with one replica per role, every algorithm gives the fused run's bits."""
+"""Property 1: under a synchronous layout with one replica per role, every algorithm computes the fused run's bits."""
 
 import dataclasses
 
@@ -24,7 +24,9 @@ LAYOUTS = {
     "allreduce": layouts.allreduce(),
     "three roles": Layout(*THREE),
     "inside learn": Layout(Role("worker", ("env", "act", "gradient")), Role("server", ("update", "*"))),
-    "everyone apart": Layout(*(Role(name, (name,)) for name in ("env", "env.episodes", "act", "gradient", "update"))),
+    "a role per fragment": Layout(
+        *(Role(name, (name,)) for name in ("env", "env.episodes", "act", "gradient", "update"))
+    ),
 }
 
 VARIANTS = {
@@ -33,59 +35,59 @@ VARIANTS = {
 }
 
 
-WITH_TABLE = [name for name, kind in ALGOS.items() if issubclass(kind, OffPolicy)]
-WITH_ITS_TABLE = {
-    "a table of its own": (Layout(*THREE, Role("replay", ("replay",))), "host"),
+OFF_POLICY = [name for name, kind in ALGOS.items() if issubclass(kind, OffPolicy)]
+REPLAY_LAYOUTS = {
+    "a replay role": (Layout(*THREE, Role("replay", ("replay",))), "host"),
     "inside learn": (LAYOUTS["inside learn"], "device"),
 }
 
 
-@pytest.mark.parametrize("layout", WITH_ITS_TABLE)
-@pytest.mark.parametrize("algo", WITH_TABLE)
-def test_every_algorithm_with_a_table_is_the_same(algo: str, layout: str) -> None:
-    cell, (placed, replay) = Cell(algo, "fused"), WITH_ITS_TABLE[layout]
-    kept = dataclasses.replace(cell.algo, replay=replay, prioritised=True)  # type: ignore[call-arg]
-    found = check(kept, cell.env, layout=placed, iterations=2)
+@pytest.mark.parametrize("layout", REPLAY_LAYOUTS)
+@pytest.mark.parametrize("algo", OFF_POLICY)
+def test_every_off_policy_algorithm_matches_the_fused_run(algo: str, layout: str) -> None:
+    cell, (replay_layout, replay) = Cell(algo, "fused"), REPLAY_LAYOUTS[layout]
+    prioritised = dataclasses.replace(cell.algo, replay=replay, prioritised=True)  # type: ignore[call-arg]
+    found = check(prioritised, cell.env, layout=replay_layout, iterations=2)
     assert found.identical, found.table()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("algo", [name for name, kind in ALGOS.items() if issubclass(kind, OnPolicy)])
-def test_every_algorithm_is_the_same_under_every_synchronous_layout(algo: str, layout: str) -> None:
+def test_every_on_policy_algorithm_matches_the_fused_run_under_every_synchronous_layout(algo: str, layout: str) -> None:
     found = check(ALGOS[algo](**SMALL), "gymnax:CartPole-v1", layout=LAYOUTS[layout], iterations=3)
     assert found.identical, found.table()
 
 
 @pytest.mark.parametrize("layout", ["actors", "seed", "inside learn"])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_variants_are_the_same(variant: str, layout: str) -> None:
+def test_variants_match_the_fused_run(variant: str, layout: str) -> None:
     algo, env = VARIANTS[variant]
     found = check(algo, env, layout=LAYOUTS[layout], iterations=3, seed=5)
     assert found.identical, found.table()
 
 
 @pytest.mark.parametrize("envs", [2, 4])
-def test_replicas_of_an_environment_that_draws_nothing_change_nothing(envs: int) -> None:
-    """Shares are joined in order, in every step and for the whole rollout, or the bits would differ."""
+def test_replicas_of_a_deterministic_environment_match_the_fused_run(envs: int) -> None:
+    """The replicas' shares are gathered in order, in every step and for the whole rollout."""
     found = check(PPO(**SMALL), Slope, layout=layouts.seed(envs=envs), iterations=4)
     assert found.identical, found.table()
 
 
-def test_the_comparison_sees_what_replicas_change() -> None:
+def test_the_comparison_finds_differences_from_replicas() -> None:
     algo: Algorithm = ALGOS["a2c"](**SMALL)
     found = check(algo, "gymnax:CartPole-v1", layout="actors:actors=2", iterations=2)
     assert not found.identical
     assert "state.net" in found.table() and "largest difference" in found.table()
 
 
-def test_one_differing_leaf_is_enough() -> None:
-    same, other = Difference("state.a", 3, 0, 0.0), Difference("state.b", 3, 1, 0.5)
-    assert Comparison("seed", "fused", 1, (same,)).identical
-    assert not Comparison("seed", "fused", 1, (same, other)).identical
-    assert "state.b" in Comparison("seed", "fused", 1, (same, other)).table()
+def test_one_differing_leaf_makes_states_different() -> None:
+    equal, unequal = Difference("state.a", 3, 0, 0.0), Difference("state.b", 3, 1, 0.5)
+    assert Comparison("seed", "fused", 1, (equal,)).identical
+    assert not Comparison("seed", "fused", 1, (equal, unequal)).identical
+    assert "state.b" in Comparison("seed", "fused", 1, (equal, unequal)).table()
 
 
-def test_comparing_is_by_bits() -> None:
+def test_leaves_are_compared_by_bits() -> None:
     nan = jnp.array([jnp.nan, 0.0])
     assert compare_leaf("x", nan, nan).differing == 0
     assert compare_leaf("x", nan, jnp.array([jnp.nan, -0.0])).differing == 1

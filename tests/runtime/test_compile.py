@@ -1,4 +1,4 @@
-"""The fused layout is the plain loop: nothing of weft is left in what is compiled."""
+"""The fused layout lowers to the plain loop, without anything of weft."""
 
 import re
 from typing import Any
@@ -21,9 +21,9 @@ from weft.runtime.local import LocalEngine
 
 
 def toy_loop(mark: Any, mean: Any, numbers: Any) -> Toy:
-    """A loop with nested fragments, merges, loops and branches, with its marks given from outside.
+    """A loop with nested fragments, merges, loops and branches. Parameters decide whether it has weft's marks.
 
-    There is no dead code in it: tracing drops that, where jit leaves it to XLA.
+    It has no dead code, which tracing would drop but jit leaves to XLA.
     """
 
     def gradient(w, xs):
@@ -61,8 +61,8 @@ def unmarked() -> Toy:
     return toy_loop(lambda name, fn: fn, lambda tree: tree, lambda: (jnp.int32(0), jnp.int32(1)))
 
 
-def by_hand(algo: Toy, length: int) -> Any:
-    """The loop as one jitted function without weft: flat arrays in, flat arrays out, the state overwritten."""
+def lower_by_hand(algo: Toy, length: int) -> Any:
+    """Lowers the loop as one jitted function of flat arrays, without weft. The state is donated."""
     state = jax.eval_shape(lambda: algo.init(env_of(4), jax.random.key(7)))
     leaves, tree = jax.tree.flatten(state)
 
@@ -75,69 +75,69 @@ def by_hand(algo: Toy, length: int) -> Any:
     return jax.jit(run, donate_argnums=range(len(leaves)), keep_unused=True).lower(*leaves)
 
 
-def only_run(projection: Projection) -> Compute:
+def only_compute(projection: Projection) -> Compute:
     (program,) = projection.programs.values()
-    (run,) = program.steps
-    assert isinstance(run, Compute)
-    return run
+    (compute,) = program.steps
+    assert isinstance(compute, Compute)
+    return compute
 
 
-def normal(lowered: Any) -> str:
-    """A lowered program without locations and names of functions, arguments and results."""
+def normalised(lowered: Any) -> str:
+    """The text of a lowered program, without locations and names of functions, arguments and results."""
     text = re.sub(r"\s*loc\([^)]*\)|#loc.*", "", lowered.as_text())
     text = re.sub(r'\{?jax\.result_info = "[^"]*"\}?|mhlo\.\w+ = [^,}]*,?|module @\w+', "", text)
     names: dict[str, str] = {}
-    return re.sub(r"@[\w.]+", lambda found: names.setdefault(found.group(), f"@f{len(names)}"), text)
+    return re.sub(r"@[\w.]+", lambda match: names.setdefault(match.group(), f"@f{len(names)}"), text)
 
 
 @pytest.mark.parametrize("length", [1, 8])
 def test_the_fused_layout_lowers_to_the_plain_loop(length: int) -> None:
-    run = only_run(projected(marked(), apart(all="*"), length))
-    ours = lower_compute(run, ReplicaContext(), frozenset(run.inputs))
-    assert normal(ours) == normal(by_hand(unmarked(), length))
+    compute = only_compute(projected(marked(), apart(all="*"), length))
+    lowered = lower_compute(compute, ReplicaContext(), frozenset(compute.inputs))
+    assert normalised(lowered) == normalised(lower_by_hand(unmarked(), length))
 
 
-def test_the_comparison_sees_a_difference() -> None:
-    run = only_run(projected(marked(), apart(all="*"), 8))
-    assert normal(lower_compute(run, ReplicaContext())) != normal(by_hand(unmarked(), 9))
-    assert "fragment" not in normal(lower_compute(run, ReplicaContext()))
+def test_the_comparison_finds_a_difference() -> None:
+    compute = only_compute(projected(marked(), apart(all="*"), 8))
+    assert normalised(lower_compute(compute, ReplicaContext())) != normalised(lower_by_hand(unmarked(), 9))
+    assert "fragment" not in normalised(lower_compute(compute, ReplicaContext()))
 
 
-def test_barriers_stand_at_fragments_only_when_asked_for() -> None:
-    run = only_run(projected(toy({"x": jnp.zeros(4)}, lambda s: {"x": on("a")(s["x"])}), apart(all="*")))
-    assert "optimization_barrier" not in lower_compute(run, ReplicaContext()).as_text()
-    assert lower_compute(run, ReplicaContext(barriers=True)).as_text().count("stablehlo.optimization_barrier") == 2
+def test_fragments_have_barriers_only_on_request() -> None:
+    compute = only_compute(projected(toy({"x": jnp.zeros(4)}, lambda s: {"x": on("a")(s["x"])}), apart(all="*")))
+    assert "optimization_barrier" not in lower_compute(compute, ReplicaContext()).as_text()
+    assert lower_compute(compute, ReplicaContext(barriers=True)).as_text().count("stablehlo.optimization_barrier") == 2
 
 
-def test_what_is_donated_is_marked_so() -> None:
+def test_donated_inputs_are_marked_as_donated() -> None:
     def loop(s):
         return {"x": on("a")(s["x"]), "y": s["y"] * 2}
 
-    run = only_run(projected(toy({"x": jnp.zeros(4), "y": jnp.zeros(5)}, loop), apart(all="*")))
-    text = lower_compute(run, ReplicaContext(), frozenset(run.inputs[:1])).as_text()
+    compute = only_compute(projected(toy({"x": jnp.zeros(4), "y": jnp.zeros(5)}, loop), apart(all="*")))
+    text = lower_compute(compute, ReplicaContext(), frozenset(compute.inputs[:1])).as_text()
     assert text.count("tf.aliasing_output") + text.count("jax.buffer_donor") == 1
 
 
-def test_over_devices_there_is_one_program_with_collectives() -> None:
+def test_a_role_over_devices_is_one_program_with_collectives() -> None:
     @fragment(name="a")
     def step(x):
         return x + all_sum(jnp.sum(x)) + all_mean(jnp.max(x))
 
     algo = toy(lambda env: {"x": jnp.zeros(env.num_envs)}, lambda s: {"x": step(s["x"])})
-    run = only_run(projected(algo, Layout(Role("a", ("a",), devices=4))))
-    text = lower_compute(run, ReplicaContext(0, 4, "devices", 4), devices=Devices(4)).as_text()
+    compute = only_compute(projected(algo, Layout(Role("a", ("a",), devices=4))))
+    text = lower_compute(compute, ReplicaContext(0, 4, "devices", 4), devices=Devices(4)).as_text()
     assert text.count("stablehlo.all_reduce") == 2
 
 
-def test_more_devices_than_there_are_is_refused_before_anything_runs() -> None:
+def test_too_many_devices_are_an_error_before_the_run() -> None:
     algo = toy(lambda env: {"x": jnp.zeros(env.num_envs)}, lambda s: {"x": on("a")(s["x"])}, num_envs=8)
-    with pytest.raises(WeftError, match="asks for 8 devices, but cpu has 4 here: ask for at most 4"):
+    with pytest.raises(WeftError, match="asks for 8 devices, but this machine has 4 of kind cpu: ask for at most 4"):
         LocalEngine(projected(algo, Layout(Role("a", ("a",), devices=8))))
 
 
-def test_every_run_has_an_executable() -> None:
+def test_every_compute_has_an_executable() -> None:
     algo = toy({"x": jnp.zeros(4)}, lambda s: {"x": on("b")(on("a")(s["x"]))})
     projection = projected(algo, copies(a=1, b=1))
     for (role, _), executables in LocalEngine(projection).executables.items():
-        runs = {step for step, _ in walk(projection.programs[role].steps) if isinstance(step, Compute)}
-        assert set(executables) == runs
+        computes = {step for step, _ in walk(projection.programs[role].steps) if isinstance(step, Compute)}
+        assert set(executables) == computes

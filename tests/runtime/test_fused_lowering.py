@@ -1,4 +1,4 @@
-"""Property 3: the fused layout compiles to what the plain loop, written by hand without weft, compiles to."""
+"""Property 3: the fused layout lowers to the same program as a loop written by hand without weft."""
 
 import importlib
 import re
@@ -22,8 +22,8 @@ SIZE = {"num_envs": 8, "horizon": 16}
 LENGTH = 3
 
 
-def by_hand(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The hand-written loop as lowered by jit, without the operations that nothing uses: weft does not trace those."""
+def lower_by_hand(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Lowers the hand-written loop with jit, without dead code, which weft does not trace."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     init, step = importlib.import_module("plain_ppo").make_ppo(**SIZE)
     state = jax.eval_shape(init, jax.random.key(0))
@@ -34,21 +34,21 @@ def by_hand(monkeypatch: pytest.MonkeyPatch) -> Any:
     return jax.jit(function, donate_argnums=tuple(range(len(inputs))), keep_unused=True).lower(*inputs)
 
 
-def by_weft() -> Any:
+def lower_with_weft() -> Any:
     program = Plan.of(PPO(**SIZE), "gymnax:CartPole-v1", "fused").project(LENGTH).programs["all"]
-    ((run, donated),) = find_donations(program).items()
-    return lower_compute(run, ReplicaContext(), donated)
+    ((compute, donated),) = find_donations(program).items()
+    return lower_compute(compute, ReplicaContext(), donated)
 
 
 def without_names(text: str) -> str:
-    """Functions numbered in the order in which they appear, and no paths of results."""
+    """Numbers functions in order of appearance, and removes the names of results."""
     names: dict[str, str] = {}
     text = re.sub(r'\{?jax\.result_info = "[^"]*"\}?', "", text)
-    return re.sub(r"@[\w.]+", lambda found: names.setdefault(found[0], f"@f{len(names)}"), text)
+    return re.sub(r"@[\w.]+", lambda match: names.setdefault(match[0], f"@f{len(names)}"), text)
 
 
 def test_fused_ppo_lowers_to_the_hand_written_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = by_weft().as_text(), by_hand(monkeypatch).as_text()
-    assert "fragment" not in ours
-    assert len(ours) > 100_000, "the program is all there"
-    assert without_names(ours) == without_names(theirs)
+    found, expected = lower_with_weft().as_text(), lower_by_hand(monkeypatch).as_text()
+    assert "fragment" not in found
+    assert len(found) > 100_000, "the program must be complete"
+    assert without_names(found) == without_names(expected)

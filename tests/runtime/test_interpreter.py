@@ -1,4 +1,4 @@
-"""Every operation computes what its name says, with marks dissolved."""
+"""Every operation computes what its name says, and marked calls are replaced by their bodies."""
 
 from typing import Any
 
@@ -21,26 +21,26 @@ def op(kind: str, *inputs: Any, context: ReplicaContext | None = None, **params:
     return list(eval_op(Op(kind, (), (), params), context or ReplicaContext(), *inputs))
 
 
-def test_index_takes_a_step() -> None:
+def test_index_selects_one_step() -> None:
     stack = jnp.arange(6.0).reshape(3, 2)
     for step in range(3):
         assert op("index", stack, jnp.int32(step))[0].tolist() == [2 * step, 2 * step + 1]
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-def test_split_and_join_are_inverse(axis: int) -> None:
+def test_join_reverses_split(axis: int) -> None:
     table = jnp.arange(16).reshape(4, 4)
     parts = op("split", table, axis=axis, parts=2)
     assert [part.shape for part in parts] == [(2, 4) if axis == 0 else (4, 2)] * 2
     assert op("join", *parts, axis=axis)[0].tolist() == table.tolist()
 
 
-def test_constants_become_arrays_of_their_type() -> None:
-    (made,) = op("constant", np.int8(3))
-    assert isinstance(made, jax.Array) and made.dtype == jnp.int8
+def test_constants_become_arrays_of_their_dtype() -> None:
+    (array,) = op("constant", np.int8(3))
+    assert isinstance(array, jax.Array) and array.dtype == jnp.int8
 
 
-def test_folding_uses_the_replica_that_is_given() -> None:
+def test_fold_uses_the_given_replica_index() -> None:
     key = jax.random.key(1)
     (folded,) = op("fold", key, jnp.int32(3))
     assert jnp.array_equal(jax.random.key_data(folded), jax.random.key_data(jax.random.fold_in(key, 3)))
@@ -72,19 +72,19 @@ MARKED = {
 
 @pytest.mark.parametrize("barriers", [False, True])
 @pytest.mark.parametrize("name", MARKED)
-def test_dissolving_marks_changes_no_result_and_leaves_none(name: str, barriers: bool) -> None:
+def test_replacing_marks_by_their_bodies_changes_no_result_and_leaves_no_mark(name: str, barriers: bool) -> None:
     jaxpr = jax.make_jaxpr(MARKED[name])(X)
     context = ReplicaContext(barriers=barriers)
-    again = jax.make_jaxpr(lambda x: eval_jaxpr(jaxpr, [x], context))(X)
-    assert "fragment:" not in str(again) and "merge:" not in str(again)
-    assert ("optimization_barrier" in str(again)) == barriers
-    for ours, theirs in zip(
+    retraced = jax.make_jaxpr(lambda x: eval_jaxpr(jaxpr, [x], context))(X)
+    assert "fragment:" not in str(retraced) and "merge:" not in str(retraced)
+    assert ("optimization_barrier" in str(retraced)) == barriers
+    for found, expected in zip(
         jax.jit(lambda x: eval_jaxpr(jaxpr, [x], context))(X), jax.tree.leaves(MARKED[name](X)), strict=True
     ):
-        np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_array_equal(found, expected)
 
 
-def test_a_custom_derivative_rule_survives() -> None:
+def test_a_custom_derivative_rule_is_preserved() -> None:
     @jax.custom_vjp
     def double(x):
         return on("a", lambda x: 2 * x)(x)
@@ -94,7 +94,7 @@ def test_a_custom_derivative_rule_survives() -> None:
     np.testing.assert_array_equal(eval_jaxpr(jaxpr, [X], ReplicaContext())[0], 2 * X)
 
 
-def test_a_replica_is_what_the_context_says() -> None:
+def test_replica_index_and_count_come_from_the_context() -> None:
     index, count = jax.make_jaxpr(replica)().eqns
     context = ReplicaContext(index=3, count=5)
     assert [int(eval_equation(eqn, [], context)[0]) for eqn in (index, count)] == [3, 5]

@@ -1,4 +1,4 @@
-"""Runs end at once and cleanly, whatever ends them, and say who did what."""
+"""The local engine ends runs at once and cleanly, and its errors name the role."""
 
 import _thread
 import threading
@@ -41,8 +41,8 @@ def engine(algo: Any, layout: Layout, **options: Any) -> LocalEngine:
     return LocalEngine(projected(algo, layout), **options)
 
 
-def replaced(built: LocalEngine, role: str, index: int, wrap: Callable[[Any], Any]) -> LocalEngine:
-    """The engine with a role's executables wrapped."""
+def wrap_executables(built: LocalEngine, role: str, index: int, wrap: Callable[[Any], Any]) -> LocalEngine:
+    """Wraps every executable of a replica."""
     built.executables[role, index] = {run: wrap(call) for run, call in built.executables[role, index].items()}
     return built
 
@@ -52,17 +52,17 @@ def replaced(built: LocalEngine, role: str, index: int, wrap: Callable[[Any], An
 @pytest.mark.filterwarnings("ignore")
 def test_an_error_inside_a_fragment_names_its_role_and_keeps_its_traceback(where: str, call: Any) -> None:
     def fail(x: Any) -> Any:
-        raise ValueError("no such luck")
+        raise ValueError("bad luck")
 
     bad = {where: lambda x: call(fail, jax.ShapeDtypeStruct(x.shape, x.dtype), x)}
     started = time.monotonic()
     with pytest.raises(RoleFailed, match=rf"role {where}\[0\] failed: .*") as error:
         engine(pair(**bad), copies(a=1, b=1)).run(start_of(pair()), FOREVER)
     assert time.monotonic() - started < 5
-    assert "no such luck" in str(error.value.__cause__)
+    assert "bad luck" in str(error.value.__cause__)
 
 
-def test_an_error_of_a_replica_is_the_cause_itself() -> None:
+def test_the_cause_of_a_failed_run_is_the_original_error() -> None:
     original = KeyError("mine")
 
     def wrap(call: Any) -> Any:
@@ -75,7 +75,7 @@ def test_an_error_of_a_replica_is_the_cause_itself() -> None:
 
         return failing
 
-    built = replaced(engine(pair(), copies(a=2, b=1)), "a", 1, wrap)
+    built = wrap_executables(engine(pair(), copies(a=2, b=1)), "a", 1, wrap)
     with pytest.raises(RoleFailed, match=r"role a\[1\] failed: KeyError: 'mine'") as error:
         built.run(start_of(pair()), FOREVER)
     assert error.value.__cause__ is original
@@ -86,12 +86,12 @@ def _frames(error: BaseException) -> list[Any]:
     return list(traceback.extract_tb(error.__traceback__))
 
 
-def test_an_error_of_whoever_watches_ends_the_run() -> None:
-    def watch(metrics: Any, state: Any) -> None:
+def test_an_error_in_the_callback_ends_the_run() -> None:
+    def on_pass(metrics: Any, state: Any) -> None:
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        engine(pair(), copies(a=1, b=1)).run(start_of(pair()), FOREVER, watch)
+        engine(pair(), copies(a=1, b=1)).run(start_of(pair()), FOREVER, on_pass)
 
 
 @pytest.mark.parametrize("layout", [copies(a=1, b=1), copies(a=2, b=1), apart(all="*")], ids=["two", "three", "one"])
@@ -112,7 +112,7 @@ def test_an_interrupt_ends_the_run_within_a_second(layout: Layout) -> None:
     assert_same(built.run(state, 3), plain(pair())[0])
 
 
-def test_threads_that_cannot_be_started_leave_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_thread_is_left_if_another_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     class Limited(threading.Thread):
         def start(self) -> None:
             if self.name == "b[0]":
@@ -124,20 +124,20 @@ def test_threads_that_cannot_be_started_leave_none_behind(monkeypatch: pytest.Mo
         engine(pair(), copies(a=1, b=1)).run(start_of(pair()), FOREVER)
 
 
-def test_a_stuck_stream_says_which_role_waits_for_what_from_whom() -> None:
+def test_the_error_of_a_stuck_stream_names_both_replicas_and_the_message() -> None:
     released = threading.Event()
-    built = engine(pair(), copies(a=1, b=1), limit=0.1)
-    replaced(built, "a", 0, lambda call: lambda *args: (released.wait(0.5), call(*args))[1])
+    built = engine(pair(), copies(a=1, b=1), stuck_after=0.1)
+    wrap_executables(built, "a", 0, lambda call: lambda *args: (released.wait(0.5), call(*args))[1])
     with pytest.raises(RoleFailed, match=r"b\[0\] has waited 0.1 s for loop/a\[0\] from a\[0\]") as error:
         built.run(start_of(pair()), FOREVER)
     assert isinstance(error.value.__cause__, Stuck)
 
 
-def test_a_role_that_hangs_does_not_hide_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_hangs_does_not_hide_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "SHUTDOWN_SECONDS", 0.1)
     released = threading.Event()
-    built = engine(pair(), copies(a=1, b=1), limit=0.1)
-    replaced(built, "a", 0, lambda call: lambda *args: (released.wait(20), call(*args))[1])
+    built = engine(pair(), copies(a=1, b=1), stuck_after=0.1)
+    wrap_executables(built, "a", 0, lambda call: lambda *args: (released.wait(20), call(*args))[1])
     started = time.monotonic()
     with pytest.raises(RoleFailed, match=r"b\[0\] has waited"):
         built.run(start_of(pair()), FOREVER)
@@ -148,8 +148,8 @@ def test_a_role_that_hangs_does_not_hide_the_error(monkeypatch: pytest.MonkeyPat
             thread.join(5)
 
 
-def test_nobody_runs_far_ahead_of_whoever_follows() -> None:
-    # The learner never reads what the actor makes, so only bounds hold the actor back.
+def test_no_replica_runs_far_ahead_of_the_callback() -> None:
+    # The roles exchange nothing, so only the bound on reports holds them back.
     algo = toy({"x": jnp.zeros(4), "y": jnp.zeros(4)}, lambda s: {"x": on("a")(s["x"]), "y": on("b")(s["y"])})
     built = engine(algo, copies(a=1, b=1))
     counts = {"a": 0, "b": 0}
@@ -165,36 +165,38 @@ def test_nobody_runs_far_ahead_of_whoever_follows() -> None:
         return wrap
 
     for role in counts:
-        replaced(built, role, 0, counting(role))
-    furthest = 0
+        wrap_executables(built, role, 0, counting(role))
+    max_ahead = 0
 
-    def watch(metrics: Any, state: Any) -> None:
-        nonlocal furthest
+    passes = 0
+
+    def on_pass(metrics: Any, state: Any) -> None:
+        nonlocal max_ahead, passes
         time.sleep(0.002)
-        seen = watch.seen = getattr(watch, "seen", 0) + 1  # type: ignore[attr-defined]
-        furthest = max(furthest, *(count - seen for count in counts.values()))
+        passes += 1
+        max_ahead = max(max_ahead, *(count - passes for count in counts.values()))
 
-    built.run(start_of(algo), 20, watch)
+    built.run(start_of(algo), 20, on_pass)
     assert counts == {"a": 20, "b": 20}
-    assert furthest <= MAX_ITERATIONS_AHEAD + 2
+    assert max_ahead <= MAX_ITERATIONS_AHEAD + 2
 
 
-def test_metrics_come_once_for_each_iteration_in_order() -> None:
+def test_the_callback_gets_the_metrics_of_each_iteration_in_order() -> None:
     def loop(s):
         x = on("b", lambda x: x + 1)(on("a", lambda x: x)(s["x"]))
         return {"x": x}, {"x": Mean.of(x)}
 
-    algo, seen = toy({"x": jnp.zeros(())}, loop), []
+    algo, values = toy({"x": jnp.zeros(())}, loop), []
     engine(algo, copies(a=1, b=1)).run(
-        start_of(algo), 30, lambda metrics, state: seen.append(float(metrics["x"].total[0]))
+        start_of(algo), 30, lambda metrics, state: values.append(float(metrics["x"].total[0]))
     )
-    assert seen == [float(i) for i in range(1, 31)]
+    assert values == [float(i) for i in range(1, 31)]
 
 
-def test_many_iterations_do_not_use_what_was_overwritten() -> None:
+def test_donated_buffers_are_never_read_again() -> None:
     def loop(s):
-        x, held = on("a", lambda x, y: (jnp.mod(x + y, 31), y))(s["x"], s["y"])
-        return {"x": jnp.mod(on("b")(x), 31), "y": x, "z": held, "older": s["z"]}
+        x, old = on("a", lambda x, y: (jnp.mod(x + y, 31), y))(s["x"], s["y"])
+        return {"x": jnp.mod(on("b")(x), 31), "y": x, "z": old, "older": s["z"]}
 
     algo = toy(dict.fromkeys(("x", "y", "z", "older"), jnp.arange(4.0)), loop)
     for layout in (apart(one="*"), apart(one="a", two="b")):
@@ -215,7 +217,7 @@ def test_many_iterations_do_not_use_what_was_overwritten() -> None:
     ],
     ids=lambda roles: " | ".join(map(str, roles)),
 )
-def test_roles_over_devices_exchange_like_replicas(roles: tuple[Role, Role]) -> None:
+def test_roles_over_devices_compute_the_same_as_replicas(roles: tuple[Role, Role]) -> None:
     total = on("b", lambda x, y: (x * 2 + y, all_mean(jnp.sum(x) * 0 + 3)))
 
     def loop(s: Any) -> Any:
@@ -226,18 +228,18 @@ def test_roles_over_devices_exchange_like_replicas(roles: tuple[Role, Role]) -> 
 
 
 @pytest.mark.parametrize("name", ["4", "cpu:9", "cpu:x", "abacus", "abacus:0"])
-def test_a_device_that_is_not_there_is_refused(name: str) -> None:
-    with pytest.raises(WeftError, match=f"there is no device '{name}' here: give one of cpu:0, cpu:1"):
+def test_a_missing_device_is_an_error(name: str) -> None:
+    with pytest.raises(WeftError, match=f"there is no device '{name}': use one of cpu:0, cpu:1"):
         engine(pair(), Layout(Role("a", ("a",), on=(name,)), Role("b", ("b",))))
 
 
-def test_barriers_change_nothing_that_is_exact() -> None:
+def test_barriers_do_not_change_exact_results() -> None:
     built = engine(pair(), copies(a=1, b=1), barriers=True)
     assert_same(built.run(start_of(pair()), 3), plain(pair())[0])
 
 
 @pytest.mark.parametrize(
-    ("mine", "others", "expected"),
+    ("count", "partner_count", "expected"),
     [
         (1, 1, [[0]]),
         (2, 2, [[0], [1]]),
@@ -247,12 +249,12 @@ def test_barriers_change_nothing_that_is_exact() -> None:
         (4, 1, [[0], [0], [0], [0]]),
     ],
 )
-def test_replicas_have_neighbouring_partners(mine: int, others: int, expected: list[list[int]]) -> None:
-    assert [list(partners(index, mine, others)) for index in range(mine)] == expected
+def test_replicas_have_neighbouring_partners(count: int, partner_count: int, expected: list[list[int]]) -> None:
+    assert [list(partners(index, count, partner_count)) for index in range(count)] == expected
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_merges_keep_types_and_order(dtype: Any) -> None:
+def test_merges_preserve_dtypes_and_order(dtype: Any) -> None:
     values = [[jnp.asarray([1, 2], dtype), jnp.asarray(i, dtype)] for i in range(4)]
     for name, expected in (("sum", ([4, 8], 6)), ("mean", ([1, 2], 1.5))):
         rows, number = compiled_merge(name)(values)
@@ -261,8 +263,8 @@ def test_merges_keep_types_and_order(dtype: Any) -> None:
         assert float(number) == expected[1]
 
 
-def test_executables_are_shared_unless_a_replica_asks_who_it_is() -> None:
-    same = engine(pair(a=lambda x: x + all_mean(x.sum())), Layout(Role("a", ("*",), replicas=2)))
-    assert same.executables["a", 0] is same.executables["a", 1]
-    asking = engine(pair(a=lambda x: x + replica()[0]), Layout(Role("a", ("*",), replicas=2)))
-    assert asking.executables["a", 0] is not asking.executables["a", 1]
+def test_replicas_share_executables_unless_they_call_replica() -> None:
+    shared = engine(pair(a=lambda x: x + all_mean(x.sum())), Layout(Role("a", ("*",), replicas=2)))
+    assert shared.executables["a", 0] is shared.executables["a", 1]
+    own = engine(pair(a=lambda x: x + replica()[0]), Layout(Role("a", ("*",), replicas=2)))
+    assert own.executables["a", 0] is not own.executables["a", 1]

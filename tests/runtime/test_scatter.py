@@ -1,4 +1,4 @@
-"""A state is shared out over replicas and devices and put together again."""
+"""The state is scattered over replicas and devices, and gathered again."""
 
 from typing import Any
 
@@ -29,13 +29,13 @@ def loop(s: dict[str, jax.Array]) -> Any:
 
 
 @pytest.mark.parametrize("layout", [copies(a=1), copies(a=4), Layout(Role("a", ("a",), devices=2))])
-def test_scattering_and_gathering_give_the_state_back(layout: Layout) -> None:
+def test_gather_reverses_scatter(layout: Layout) -> None:
     algo = toy(start, loop)
     projection, state = projected(algo, layout), start_of(algo)
     assert_same(gather_state(projection, scatter_state(projection, state)), state)
 
 
-def test_shares_are_along_each_leafs_own_axis_and_are_copies() -> None:
+def test_leaves_are_split_along_their_batch_axis_and_copied() -> None:
     algo = toy(start, loop)
     projection, state = projected(algo, copies(a=2)), start_of(algo)
     names = projection.trace.state_names
@@ -53,15 +53,15 @@ def test_shares_are_along_each_leafs_own_axis_and_are_copies() -> None:
     np.testing.assert_array_equal(state["w"], jnp.arange(4.0))
 
 
-def test_single_keys_are_folded_where_there_are_shares_and_left_alone_where_there_are_none() -> None:
+def test_a_single_key_is_folded_per_replica_only_if_there_are_several() -> None:
     def draw(s):
         key, other = jax.random.split(s["key"])
         return {"x": on("a", lambda k, x: jax.random.uniform(k, x.shape))(other, s["x"]), "key": key}
 
     algo = toy(lambda env: {"x": jnp.zeros(env.num_envs), "key": jax.random.key(3)}, draw)
     for count in (1, 2):
-        shares = scatter_state(projected(algo, copies(a=count)), start_of(algo))
-        keys = [jax.random.key_data(shares["a", index][0]).tolist() for index in range(count)]
-        plain = jax.random.key(3)
-        expected = [plain] if count == 1 else [jax.random.fold_in(plain, index) for index in range(count)]
+        states = scatter_state(projected(algo, copies(a=count)), start_of(algo))
+        keys = [jax.random.key_data(states["a", index][0]).tolist() for index in range(count)]
+        key = jax.random.key(3)
+        expected = [key] if count == 1 else [jax.random.fold_in(key, index) for index in range(count)]
         assert keys == [jax.random.key_data(key).tolist() for key in expected]

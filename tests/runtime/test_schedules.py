@@ -1,6 +1,7 @@
-"""Under any schedule nothing is lost, doubled or late, and nobody is left waiting: see `scheduler`.
+"""Under every thread schedule, all messages arrive once, no lag passes its bound, and no thread waits for ever.
 
-The computations are small, but the code that synchronises them is the real one. `make schedules` tries many more.
+The computations are trivial, but the synchronisation code is the real one: see `tests/runtime/scheduler.py`. `make
+schedules` tries many more schedules.
 """
 
 from dataclasses import dataclass, replace
@@ -14,8 +15,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from tests.runtime.lane_model import Failed, Model, Setup, Work, fake_projection, refuse_stopping, setups
-from tests.runtime.scheduler import Controlled, Deadlock, Interleaving
+from tests.runtime.lane_model import Failed, Model, Setup, TaskFunction, fake_projection, raise_stopped, setups
+from tests.runtime.scheduler import Deadlock, Interleaving, ScheduledControl
 from weft.layout.layout import Role
 from weft.runtime import batching, snapshots
 from weft.runtime import lanes as lanes_module
@@ -23,102 +24,105 @@ from weft.runtime.batching import Batcher
 from weft.runtime.channel import AllReduce, Stopped, Stopwatch, Stream
 from weft.runtime.lanes import Admission
 from weft.runtime.metrics_assembler import MAX_ITERATIONS_AHEAD, MetricsAssembler
-from weft.runtime.snapshots import ReplicaId, Snapshots
+from weft.runtime.scatter import ReplicaId
+from weft.runtime.snapshots import Snapshots
 
-schedules = Interleaving.any()
-few = st.integers(1, 3)
+interleavings = Interleaving.any()
+up_to_three = st.integers(1, 3)
 
 
-def stoppable(wait: Controlled, work: Work) -> Work:
-    """A task as the engine runs it: it leaves when the run stops, and stops the run if it fails."""
+def stoppable(control: ScheduledControl, function: TaskFunction) -> TaskFunction:
+    """A task that behaves like a replica's thread: it exits when the run stops, and stops the run if it fails."""
 
-    def life() -> Any:
+    def run() -> Any:
         try:
-            return work()
+            return function()
         except Stopped:
-            assert wait.stopping
+            assert control.stopping
         except Failed:
-            wait.stop()
+            control.stop()
 
-    return life
+    return run
 
 
-def stopping(wait: Controlled, after: int) -> Work:
-    """A task that ends the run at some moment."""
+def stop_after(control: ScheduledControl, steps: int) -> TaskFunction:
+    """A task that stops the run after some steps of its own."""
 
     def stop() -> None:
-        for _ in range(after):
-            wait.scheduler.point()
-        wait.stop()
+        for _ in range(steps):
+            control.scheduler.switch_point()
+        control.stop()
 
     return stop
 
 
-def test_the_scheduler_finds_a_notification_that_is_missing() -> None:
-    def notify_nobody(stream: Stream) -> None:
+def test_the_scheduler_finds_a_missing_notification() -> None:
+    def put_without_notification(stream: Stream) -> None:
         with stream.condition:
             stream.items.append("hello")
 
     def exchange(seed: int) -> None:
-        wait = Controlled(Interleaving(seed))
-        stream = Stream(wait, "one", "two", "x")
-        wait.scheduler.run(one=partial(notify_nobody, stream), two=stream.get)
+        control = ScheduledControl(Interleaving(seed))
+        stream = Stream(control, "one", "two", "x")
+        control.scheduler.run(one=partial(put_without_notification, stream), two=stream.get)
 
-    with pytest.raises(Deadlock, match=r"two waits for x from one \(which is there, but nobody said so\)"):
+    with pytest.raises(Deadlock, match=r"two waits for x from one \(true, but not notified\)"):
         for seed in range(20):
             exchange(seed)
 
 
-def test_the_scheduler_finds_locks_that_are_taken_crosswise() -> None:
-    def cross(seed: int) -> None:
-        wait = Controlled(Interleaving(seed))
-        conditions = [wait.condition(), wait.condition()]
+def test_the_scheduler_finds_locks_acquired_in_opposite_orders() -> None:
+    def acquire_both(seed: int) -> None:
+        control = ScheduledControl(Interleaving(seed))
+        conditions = [control.condition(), control.condition()]
 
-        def both(first: int) -> None:
+        def acquire(first: int) -> None:
             with conditions[first], conditions[1 - first]:
                 pass
 
-        wait.scheduler.run(one=partial(both, 0), two=partial(both, 1))
+        control.scheduler.run(one=partial(acquire, 0), two=partial(acquire, 1))
 
-    with pytest.raises(Deadlock, match="nobody can go on: one waits for a lock; two waits for a lock"):
+    with pytest.raises(Deadlock, match="no thread can continue: one waits for a lock; two waits for a lock"):
         for seed in range(20):
-            cross(seed)
+            acquire_both(seed)
 
 
-@given(schedules, st.lists(st.lists(few, min_size=1, max_size=3), min_size=1, max_size=3), st.integers(0, 6))
-def test_chains_of_streams_pass_everything_on_once_in_order(
-    schedule: Interleaving, chains: list[list[int]], count: int
+@given(
+    interleavings, st.lists(st.lists(up_to_three, min_size=1, max_size=3), min_size=1, max_size=3), st.integers(0, 6)
+)
+def test_chains_of_streams_deliver_every_item_once_in_order(
+    interleaving: Interleaving, chains: list[list[int]], count: int
 ) -> None:
-    wait = Controlled(schedule)
+    control = ScheduledControl(interleaving)
     streams = [
-        [Stream(wait, f"{c}.{s}", f"{c}.{s + 1}", "x", capacity) for s, capacity in enumerate(chain)]
+        [Stream(control, f"{c}.{s}", f"{c}.{s + 1}", "x", capacity) for s, capacity in enumerate(chain)]
         for c, chain in enumerate(chains)
     ]
 
-    def bounded() -> None:
+    def check_capacity() -> None:
         assert all(len(stream.items) <= stream.capacity for chain in streams for stream in chain)
 
-    def strand(chain: list[Stream], place: int) -> list[int]:
-        got = []
+    def relay(chain: list[Stream], position: int) -> list[int]:
+        items = []
         for number in range(count):
-            got.append(number if place == 0 else chain[place - 1].get())
-            if place < len(chain):
-                chain[place].put(got[-1])
-        return got
+            items.append(number if position == 0 else chain[position - 1].get())
+            if position < len(chain):
+                chain[position].put(items[-1])
+        return items
 
-    wait.scheduler.invariant = bounded
-    tasks = {f"{c}.{s}": partial(strand, chain, s) for c, chain in enumerate(streams) for s in range(len(chain) + 1)}
-    got = wait.scheduler.run(**tasks)
-    assert all(values == list(range(count)) for values in got.values())
+    control.scheduler.invariant = check_capacity
+    tasks = {f"{c}.{s}": partial(relay, chain, s) for c, chain in enumerate(streams) for s in range(len(chain) + 1)}
+    results = control.scheduler.run(**tasks)
+    assert all(items == list(range(count)) for items in results.values())
     assert all(stream.sent == count and not stream.items for chain in streams for stream in chain)
 
 
-@given(schedules, few, st.lists(st.integers(0, 4), min_size=1, max_size=3), few)
-def test_a_stream_with_several_senders_and_receivers_loses_and_doubles_nothing(
-    schedule: Interleaving, capacity: int, senders: list[int], receivers: int
+@given(interleavings, up_to_three, st.lists(st.integers(0, 4), min_size=1, max_size=3), up_to_three)
+def test_a_stream_with_several_senders_and_receivers_delivers_every_item_once(
+    interleaving: Interleaving, capacity: int, senders: list[int], receivers: int
 ) -> None:
-    wait = Controlled(schedule)
-    stream = Stream(wait, "senders", "receivers", "x", capacity)
+    control = ScheduledControl(interleaving)
+    stream = Stream(control, "senders", "receivers", "x", capacity)
     shares = [range(sum(senders))[r::receivers] for r in range(receivers)]
 
     def send(sender: int) -> None:
@@ -127,20 +131,20 @@ def test_a_stream_with_several_senders_and_receivers_loses_and_doubles_nothing(
 
     tasks = {f"sender {s}": partial(send, s) for s in range(len(senders))}
     tasks |= {f"receiver {r}": lambda share=share: [stream.get() for _ in share] for r, share in enumerate(shares)}
-    done = wait.scheduler.run(**tasks)
-    lists = [done[f"receiver {r}"] for r in range(receivers)]
-    assert sorted(sum(lists, [])) == [(s, n) for s, count in enumerate(senders) for n in range(count)]
-    for got in lists:
-        in_order = sorted(got, key=lambda item: item[1])
-        assert all([i for i in got if i[0] == s] == [i for i in in_order if i[0] == s] for s in range(len(senders)))
+    results = control.scheduler.run(**tasks)
+    received = [results[f"receiver {r}"] for r in range(receivers)]
+    assert sorted(sum(received, [])) == [(s, n) for s, count in enumerate(senders) for n in range(count)]
+    for items in received:
+        in_order = sorted(items, key=lambda item: item[1])
+        assert all([i for i in items if i[0] == s] == [i for i in in_order if i[0] == s] for s in range(len(senders)))
 
 
-@given(schedules, few, st.integers(0, 30), st.integers(1, 2))
-def test_nobody_is_left_at_a_stream_when_the_run_stops(
-    schedule: Interleaving, capacity: int, after: int, pairs: int
+@given(interleavings, up_to_three, st.integers(0, 30), st.integers(1, 2))
+def test_all_senders_and_receivers_exit_when_the_run_stops(
+    interleaving: Interleaving, capacity: int, after: int, pairs: int
 ) -> None:
-    wait = Controlled(schedule)
-    streams = [Stream(wait, f"sender {p}", f"receiver {p}", "x", capacity) for p in range(pairs)]
+    control = ScheduledControl(interleaving)
+    streams = [Stream(control, f"sender {p}", f"receiver {p}", "x", capacity) for p in range(pairs)]
 
     def send(stream: Stream) -> None:
         number = 0
@@ -154,288 +158,303 @@ def test_nobody_is_left_at_a_stream_when_the_run_stops(
             assert stream.get() == number
             number += 1
 
-    tasks: dict[str, Work] = {"stopper": stopping(wait, after)}
+    tasks: dict[str, TaskFunction] = {"stopper": stop_after(control, after)}
     for pair, stream in enumerate(streams):
-        tasks[f"sender {pair}"] = stoppable(wait, partial(send, stream))
-        tasks[f"receiver {pair}"] = stoppable(wait, partial(receive, stream))
-    wait.scheduler.run(**tasks)
+        tasks[f"sender {pair}"] = stoppable(control, partial(send, stream))
+        tasks[f"receiver {pair}"] = stoppable(control, partial(receive, stream))
+    control.scheduler.run(**tasks)
 
 
-@given(schedules, setups())
-def test_lanes_are_taken_once_each_in_time_and_never_lock_up(schedule: Interleaving, setup: Setup) -> None:
-    model = Model(setup, Controlled(schedule))
-    model.check(model.wait.scheduler.run(**model.tasks()))
+@given(interleavings, setups())
+def test_every_lane_iteration_is_consumed_once_within_max_lag_without_deadlock(
+    interleaving: Interleaving, setup: Setup
+) -> None:
+    model = Model(setup, ScheduledControl(interleaving))
+    model.check_finished(model.control.scheduler.run(**model.tasks()))
 
 
-@given(schedules, setups().filter(lambda setup: setup.lanes < 4 and setup.times < 3))
-def test_lanes_hold_what_they_promise_line_by_line(schedule: Interleaving, setup: Setup) -> None:
-    model = Model(replace(setup, reports=False), Controlled(schedule, fine=lanes_module.__file__))
-    model.check(model.wait.scheduler.run(**model.tasks()))
+@given(interleavings, setups().filter(lambda setup: setup.lanes < 4 and setup.times < 3))
+def test_lanes_are_correct_when_threads_switch_before_any_line(interleaving: Interleaving, setup: Setup) -> None:
+    control = ScheduledControl(interleaving, traced_file=lanes_module.__file__)
+    model = Model(replace(setup, reports=False), control)
+    model.check_finished(control.scheduler.run(**model.tasks()))
 
 
-@given(schedules)
-def test_a_lane_begins_again_as_soon_as_it_is_taken(schedule: Interleaving) -> None:
-    wait = Controlled(schedule)
-    lanes, begun = Admission(wait, "taker", ("lane",), 1, 2), Stream(wait, "lane", "taker", "news")
+@given(interleavings)
+def test_a_lane_can_begin_again_as_soon_as_it_is_consumed(interleaving: Interleaving) -> None:
+    control = ScheduledControl(interleaving)
+    admission, begun = Admission(control, "consumer", ("lane",), 1, 2), Stream(control, "lane", "consumer", "signal")
 
     def lane() -> None:
-        assert lanes.begin(0, 1, Stopwatch("lane"))
-        lanes.arrive(0, lanes.lanes[0].begun)
-        assert lanes.begin(0, 2, Stopwatch("lane"))
-        begun.put("again")
+        assert admission.begin(0, 1, Stopwatch("lane"))
+        admission.mark_ready(0, admission.lanes[0].begun)
+        assert admission.begin(0, 2, Stopwatch("lane"))
+        begun.put("begun again")
 
-    def taker() -> None:
-        assert lanes.form() == [0]
+    def consumer() -> None:
+        assert admission.form_batch() == [0]
         begun.get()
 
-    wait.scheduler.run(lane=lane, taker=taker)
+    control.scheduler.run(lane=lane, consumer=consumer)
 
 
-@given(schedules)
-def test_a_lane_knows_as_soon_as_there_is_no_more_work(schedule: Interleaving) -> None:
-    wait = Controlled(schedule)
-    lanes, ended = Admission(wait, "taker", ("one", "two"), 1, 2), Stream(wait, "one", "two", "news")
+@given(interleavings)
+def test_a_lane_ends_as_soon_as_no_iterations_are_left(interleaving: Interleaving) -> None:
+    control = ScheduledControl(interleaving)
+    admission, ended = Admission(control, "consumer", ("one", "two"), 1, 2), Stream(control, "one", "two", "signal")
 
     def one() -> None:
-        assert lanes.begin(0, 1, Stopwatch("one"))
-        lanes.arrive(0, lanes.lanes[0].begun)
-        assert not lanes.begin(0, 2, Stopwatch("one"))
-        ended.put("no more")
+        assert admission.begin(0, 1, Stopwatch("one"))
+        admission.mark_ready(0, admission.lanes[0].begun)
+        assert not admission.begin(0, 2, Stopwatch("one"))
+        ended.put("no iterations left")
 
     def two() -> None:
-        assert lanes.form() == [0]
-        assert lanes.begin(1, 1, Stopwatch("two"))
+        assert admission.form_batch() == [0]
+        assert admission.begin(1, 1, Stopwatch("two"))
         ended.get()
 
-    wait.scheduler.run(one=one, two=two)
+    control.scheduler.run(one=one, two=two)
 
 
-@given(schedules)
-def test_a_taker_goes_on_as_soon_as_slow_work_turns_out_to_be_younger(schedule: Interleaving) -> None:
-    wait = Controlled(schedule)
-    lanes = Admission(wait, "taker", ("slow", "fast"), 1, 4, max_lag=1)
-    begun, published, taken = (Stream(wait, "one", "other", "news") for _ in range(3))
+@given(interleavings)
+def test_the_consumer_continues_as_soon_as_a_slow_lane_has_read_a_newer_version(interleaving: Interleaving) -> None:
+    control = ScheduledControl(interleaving)
+    admission = Admission(control, "consumer", ("slow", "fast"), 1, 4, max_lag=1)
+    begun, published, consumed = (Stream(control, "one", "other", "signal") for _ in range(3))
 
     def slow() -> None:
-        assert lanes.begin(0, 1, Stopwatch("slow"))
+        assert admission.begin(0, 1, Stopwatch("slow"))
         begun.put("from version 0")
         published.get()
-        lanes.read(0)
-        taken.get()
-        lanes.arrive(0, lanes.lanes[0].begun)
+        admission.read(0)
+        consumed.get()
+        admission.mark_ready(0, admission.lanes[0].begun)
 
     def fast() -> None:
         begun.get()
-        for number in (1, 2):
-            assert lanes.begin(1, number, Stopwatch("fast"))
-            lanes.arrive(1, lanes.lanes[1].begun)
+        for iteration in (1, 2):
+            assert admission.begin(1, iteration, Stopwatch("fast"))
+            admission.mark_ready(1, admission.lanes[1].begun)
 
-    def taker() -> None:
-        assert lanes.form() == [1]
-        lanes.publish(1)
+    def consumer() -> None:
+        assert admission.form_batch() == [1]
+        admission.publish(1)
         published.put("version 1")
-        assert lanes.form() == [1]
-        taken.put("ahead of it")
-        lanes.publish(2)
-        assert lanes.form() == [0]
+        assert admission.form_batch() == [1]
+        consumed.put("before the slow lane")
+        admission.publish(2)
+        assert admission.form_batch() == [0]
 
-    wait.scheduler.run(slow=slow, fast=fast, taker=taker)
+    control.scheduler.run(slow=slow, fast=fast, consumer=consumer)
 
 
-@given(schedules, setups(), st.integers(0, 60), st.booleans())
-def test_nobody_is_left_in_a_lane_when_the_run_stops_or_a_strand_fails(
-    schedule: Interleaving, setup: Setup, after: int, fails: bool
+@given(interleavings, setups(), st.integers(0, 60), st.booleans())
+def test_all_lane_replicas_exit_when_the_run_stops_or_one_of_them_fails(
+    interleaving: Interleaving, setup: Setup, after: int, fails: bool
 ) -> None:
-    wait = Controlled(schedule)
-    model = Model(setup, wait, acts_left=after if fails else -1)
-    tasks = {name: stoppable(wait, work) for name, work in model.tasks().items()}
+    control = ScheduledControl(interleaving)
+    model = Model(setup, control, steps_until_failure=after if fails else -1)
+    tasks = {name: stoppable(control, function) for name, function in model.tasks().items()}
     if not fails:
-        tasks["stopper"] = stopping(wait, after)
-    wait.scheduler.run(**tasks)
+        tasks["stopper"] = stop_after(control, after)
+    control.scheduler.run(**tasks)
 
 
-@given(schedules, st.integers(1, 4), st.integers(0, 4), st.none() | st.integers(0, 20))
-def test_meetings_merge_what_was_brought_in_each_round(
-    schedule: Interleaving, replicas: int, rounds: int, stop: int | None
+@given(interleavings, st.integers(1, 4), st.integers(0, 4), st.none() | st.integers(0, 20))
+def test_all_reduce_combines_the_values_of_each_round(
+    interleaving: Interleaving, replicas: int, rounds: int, stop: int | None
 ) -> None:
-    wait = Controlled(schedule)
+    control = ScheduledControl(interleaving)
     names = tuple(f"a[{index}]" for index in range(replicas))
-    meeting = AllReduce(wait, "m", names, tuple)
+    all_reduce = AllReduce(control, "m", names, tuple)
 
     def replica(index: int) -> list[Any]:
-        return [meeting.join(index, (index, number)) for number in range(rounds)]
+        return [all_reduce.contribute(index, (index, number)) for number in range(rounds)]
 
-    tasks = {name: stoppable(wait, partial(replica, index)) for index, name in enumerate(names)}
+    tasks = {name: stoppable(control, partial(replica, index)) for index, name in enumerate(names)}
     if stop is not None:
-        tasks["stopper"] = stopping(wait, stop)
-    done = wait.scheduler.run(**tasks)
-    merged = [tuple((index, number) for index in range(replicas)) for number in range(rounds)]
-    assert all(done[name] == merged or (done[name] is None and stop is not None) for name in names)
+        tasks["stopper"] = stop_after(control, stop)
+    results = control.scheduler.run(**tasks)
+    expected = [tuple((index, number) for index in range(replicas)) for number in range(rounds)]
+    assert all(results[name] == expected or (results[name] is None and stop is not None) for name in names)
 
 
 @dataclass
 class Doubling:
-    """In place of a compiled run: doubles numbers, one batch at a time and only when it should."""
+    """Replaces a compiled batch: doubles numbers. Checks that batches do not overlap and do not start too early."""
 
-    wait: Controlled
-    most: int
-    seconds: int
-    batches_left: int = -1
-    """How many are made before one fails, if any does."""
-    busy: bool = False
+    control: ScheduledControl
+    max_size: int
+    max_wait: int
+    batches_until_failure: int = -1
+    """The number of batches after which one fails. Negative means never."""
+    executing: bool = False
 
     def __call__(self, calls: Any) -> list[list[int]]:
-        assert not self.busy and 1 <= len(calls) <= self.most
-        came = calls[0][1][1]
-        assert len(calls) == self.most or self.wait.scheduler.now >= came + self.seconds or self.wait.stopping
-        self.busy = True
-        self.wait.scheduler.point()
-        self.busy = False
-        if self.batches_left == 0:
+        assert not self.executing and 1 <= len(calls) <= self.max_size
+        timed_out = self.control.scheduler.now >= calls[0][1][1] + self.max_wait
+        assert len(calls) == self.max_size or timed_out or self.control.stopping
+        self.executing = True
+        self.control.scheduler.switch_point()
+        self.executing = False
+        if self.batches_until_failure == 0:
             raise Failed
-        self.batches_left -= 1
+        self.batches_until_failure -= 1
         return [[2 * value] for _, (value, _) in calls]
 
 
-def calling(wait: Controlled, doubling: Doubling, callers: int, pauses: list[int]) -> tuple[Batcher, dict[str, Work]]:
-    """Callers that each call once after each of some pauses."""
-    run: Any = doubling
-    together = Batcher(wait, run, doubling.most, doubling.seconds)
+def batched_callers(
+    control: ScheduledControl, doubling: Doubling, callers: int, pauses: list[int]
+) -> tuple[Batcher, dict[str, TaskFunction]]:
+    """A batcher, and tasks that each make one call after each pause."""
+    compute: Any = doubling
+    batcher = Batcher(control, compute, doubling.max_size, doubling.max_wait)
 
     def caller(index: int) -> list[int]:
-        clock, got = Stopwatch(f"caller {index}"), []
+        stopwatch, results = Stopwatch(f"caller {index}"), []
         for number, pause in enumerate(pauses):
-            wait.scheduler.now += pause
-            got += together(0, clock, (100 * index + number, wait.scheduler.now))
-        assert got == [200 * index + 2 * number for number in range(len(pauses))]
-        return got
+            control.scheduler.now += pause
+            results += batcher(0, stopwatch, (100 * index + number, control.scheduler.now))
+        assert results == [200 * index + 2 * number for number in range(len(pauses))]
+        return results
 
-    return together, {f"caller {index}": stoppable(wait, partial(caller, index)) for index in range(callers)}
-
-
-def under_its_time(wait: Controlled) -> Any:
-    return patch.object(batching, "time", SimpleNamespace(perf_counter=lambda: wait.scheduler.now))
+    return batcher, {f"caller {index}": stoppable(control, partial(caller, index)) for index in range(callers)}
 
 
-pauses_between = st.lists(st.integers(0, 2), min_size=1, max_size=3)
+def simulated_clock(control: ScheduledControl) -> Any:
+    """Makes the batching module read the scheduler's clock."""
+    return patch.object(batching, "time", SimpleNamespace(perf_counter=lambda: control.scheduler.now))
 
 
-@given(schedules, st.integers(1, 5), st.integers(1, 4), st.integers(0, 3), pauses_between)
-def test_calls_made_as_one_give_everybody_its_own_result(
-    schedule: Interleaving, callers: int, most: int, seconds: int, pauses: list[int]
+pause_lists = st.lists(st.integers(0, 2), min_size=1, max_size=3)
+
+
+@given(interleavings, st.integers(1, 5), st.integers(1, 4), st.integers(0, 3), pause_lists)
+def test_every_batched_call_gets_its_own_result(
+    interleaving: Interleaving, callers: int, max_size: int, max_wait: int, pauses: list[int]
 ) -> None:
-    wait = Controlled(schedule)
-    together, tasks = calling(wait, Doubling(wait, most, seconds), callers, pauses)
-    with under_its_time(wait):
-        done = wait.scheduler.run(**tasks)
-    assert all(len(got) == len(pauses) for got in done.values())
-    assert sum(size * count for size, count in together.sizes.items()) == callers * len(pauses)
-    assert not together.calls and not together.busy
+    control = ScheduledControl(interleaving)
+    batcher, tasks = batched_callers(control, Doubling(control, max_size, max_wait), callers, pauses)
+    with simulated_clock(control):
+        results = control.scheduler.run(**tasks)
+    assert all(len(result) == len(pauses) for result in results.values())
+    assert sum(size * count for size, count in batcher.sizes.items()) == callers * len(pauses)
+    assert not batcher.calls and not batcher.executing
 
 
-@given(schedules, st.integers(1, 4), st.integers(1, 3))
-def test_a_full_batch_does_not_wait_for_its_time(schedule: Interleaving, most: int, rounds: int) -> None:
-    wait = Controlled(schedule, timeouts=False)
-    together, tasks = calling(wait, Doubling(wait, most, 1), most, [0] * rounds)
-    with under_its_time(wait):
-        wait.scheduler.run(**tasks)
-    assert together.sizes == {most: rounds}
+@given(interleavings, st.integers(1, 4), st.integers(1, 3))
+def test_a_full_batch_starts_without_waiting(interleaving: Interleaving, max_size: int, rounds: int) -> None:
+    control = ScheduledControl(interleaving, timeouts=False)
+    batcher, tasks = batched_callers(control, Doubling(control, max_size, 1), max_size, [0] * rounds)
+    with simulated_clock(control):
+        control.scheduler.run(**tasks)
+    assert batcher.sizes == {max_size: rounds}
 
 
-@given(schedules, st.integers(1, 4), st.integers(1, 3), st.integers(0, 1), st.integers(0, 3))
-def test_nobody_is_left_in_a_batch_when_one_fails(
-    schedule: Interleaving, callers: int, most: int, seconds: int, after: int
+@given(interleavings, st.integers(1, 4), st.integers(1, 3), st.integers(0, 1), st.integers(0, 3))
+def test_all_callers_exit_when_a_batch_fails(
+    interleaving: Interleaving, callers: int, max_size: int, max_wait: int, after: int
 ) -> None:
-    wait = Controlled(schedule)
-    _, tasks = calling(wait, Doubling(wait, most, seconds, after), callers, [0, 1, 0])
-    with under_its_time(wait):
-        wait.scheduler.run(**tasks)
+    control = ScheduledControl(interleaving)
+    _, tasks = batched_callers(control, Doubling(control, max_size, max_wait, after), callers, [0, 1, 0])
+    with simulated_clock(control):
+        control.scheduler.run(**tasks)
 
 
-@given(schedules, st.integers(1, 4), st.integers(1, 3), st.integers(0, 12), st.booleans())
-def test_nobody_is_left_in_a_batch_when_the_run_stops(
-    schedule: Interleaving, callers: int, most: int, after: int, timeouts: bool
+@given(interleavings, st.integers(1, 4), st.integers(1, 3), st.integers(0, 12), st.booleans())
+def test_all_callers_exit_when_the_run_stops(
+    interleaving: Interleaving, callers: int, max_size: int, after: int, timeouts: bool
 ) -> None:
-    wait = Controlled(schedule, timeouts=timeouts)
-    _, tasks = calling(wait, Doubling(wait, most, 1), callers, [0, 1, 0])
-    tasks["stopper"] = stopping(wait, after)
-    with under_its_time(wait):
-        wait.scheduler.run(**tasks)
+    control = ScheduledControl(interleaving, timeouts=timeouts)
+    _, tasks = batched_callers(control, Doubling(control, max_size, 1), callers, [0, 1, 0])
+    tasks["stopper"] = stop_after(control, after)
+    with simulated_clock(control):
+        control.scheduler.run(**tasks)
 
 
-@given(schedules, st.tuples(few, st.integers(1, 2)), st.integers(1, 7), st.booleans(), st.none() | st.integers(0, 40))
-def test_a_ledger_puts_every_report_into_one_row(
-    schedule: Interleaving, replicas: tuple[int, int], times: int, in_lanes: bool, stop: int | None
+@given(
+    interleavings,
+    st.tuples(up_to_three, st.integers(1, 2)),
+    st.integers(1, 7),
+    st.booleans(),
+    st.none() | st.integers(0, 40),
+)
+def test_every_report_counts_in_exactly_one_iteration(
+    interleaving: Interleaving, replicas: tuple[int, int], times: int, with_lanes: bool, stop: int | None
 ) -> None:
-    wait = Controlled(schedule)
+    control = ScheduledControl(interleaving)
+    take, lanes_each = (1, 2) if with_lanes else (None, 1)
     roles = (
         Role("a", ("a",), replicas=replicas[0]),
-        Role("b", ("b",), replicas=replicas[1], take=1 if in_lanes else None, lanes_per_replica=2 if in_lanes else 1),
+        Role("b", ("b",), replicas=replicas[1], take=take, lanes_per_replica=lanes_each),
     )
-    ledger = MetricsAssembler(wait, fake_projection(*roles, lanes=2 * replicas[1] if in_lanes else 0))
+    metrics = MetricsAssembler(control, fake_projection(*roles, lanes=2 * replicas[1] if with_lanes else 0))
 
-    def bounded() -> None:
-        assert all(row <= ledger.done + MAX_ITERATIONS_AHEAD for row in ledger.rows)
+    def check_distance() -> None:
+        assert all(iteration <= metrics.done + MAX_ITERATIONS_AHEAD for iteration in metrics.pending)
 
     def report(role: Role, replica: int) -> None:
-        clock, output = Stopwatch(f"{role.name}[{replica}]"), "ab".index(role.name)
+        stopwatch, output = Stopwatch(f"{role.name}[{replica}]"), "ab".index(role.name)
         for number in range(1, times * role.lanes_per_replica + 1):
-            # A count, and a number that tells reports apart.
-            ledger.report(role, replica, number, {output: np.array([1, 10**replica * number])}, clock, (number,))
+            # The first entry counts reports, and the second one identifies them.
+            value = np.array([1, 10**replica * number])
+            metrics.report(role, replica, number, {output: value}, stopwatch, (number,))
 
     tasks = {
-        f"{role.name}[{index}]": stoppable(wait, partial(report, role, index))
+        f"{role.name}[{index}]": stoppable(control, partial(report, role, index))
         for role in roles
         for index in range(role.replicas)
     }
-    tasks["follower"] = stoppable(wait, lambda: [ledger.next(partial(refuse_stopping, wait)) for _ in range(times)])
+    raise_if_stopping = partial(raise_stopped, control)
+    tasks["follower"] = stoppable(control, lambda: [metrics.wait_for_next(raise_if_stopping) for _ in range(times)])
     if stop is not None:
-        tasks["stopper"] = stopping(wait, stop)
-    wait.scheduler.invariant = bounded
-    rows = wait.scheduler.run(**tasks)["follower"]
-    if rows is not None:
-        check_rows(rows, roles, times, in_lanes)
-    assert rows is not None or stop is not None
+        tasks["stopper"] = stop_after(control, stop)
+    control.scheduler.invariant = check_distance
+    assembled = control.scheduler.run(**tasks)["follower"]
+    if assembled is not None:
+        check_assembled(assembled, roles, times, with_lanes)
+    assert assembled is not None or stop is not None
 
 
-def check_rows(rows: list[Any], roles: tuple[Role, ...], times: int, in_lanes: bool) -> None:
+def check_assembled(assembled: list[Any], roles: tuple[Role, ...], times: int, with_lanes: bool) -> None:
     for role in roles:
         count, all_replicas = (
             role.replicas * role.lanes_per_replica,
             sum(10**replica for replica in range(role.replicas)),
         )
-        found = [row[role.name].tolist() for row in rows]
-        assert [each[0] for each in found] == [count] * times
-        assert sum(each[1] for each in found) == all_replicas * sum(range(1, times * role.lanes_per_replica + 1))
-        if not in_lanes:
-            assert [each[1] for each in found] == [all_replicas * number for number in range(1, times + 1)]
+        values = [metrics[role.name].tolist() for metrics in assembled]
+        assert [each[0] for each in values] == [count] * times
+        assert sum(each[1] for each in values) == all_replicas * sum(range(1, times * role.lanes_per_replica + 1))
+        if not with_lanes:
+            assert [each[1] for each in values] == [all_replicas * number for number in range(1, times + 1)]
 
 
-@given(schedules, few, st.integers(3, 6), st.just({1}) | st.sets(st.integers(1, 6)), st.booleans())
-def test_snapshots_are_complete_and_leave_nothing_behind(
-    schedule: Interleaving, strands: int, times: int, due: set[int], in_step: bool
+@given(interleavings, up_to_three, st.integers(3, 6), st.just({1}) | st.sets(st.integers(1, 6)), st.booleans())
+def test_snapshots_are_complete_and_nothing_stays_pending(
+    interleaving: Interleaving, count: int, times: int, due: set[int], synchronous: bool
 ) -> None:
-    wait = Controlled(schedule, fine=snapshots.__file__)
-    here: list[ReplicaId] = [("a", index) for index in range(strands)]
-    taken = Snapshots(frozenset(here), in_step, due.__contains__)
-    reports = [Stream(wait, f"a[{index}]", "follower", "report", times) for index in range(strands)]
+    control = ScheduledControl(interleaving, traced_file=snapshots.__file__)
+    replicas: list[ReplicaId] = [("a", index) for index in range(count)]
+    collector = Snapshots(frozenset(replicas), synchronous, due.__contains__)
+    reports = [Stream(control, f"a[{index}]", "follower", "report", times) for index in range(count)]
 
-    def strand(index: int) -> None:
-        for number in range(1, times + 1):
-            taken.offer(here[index], number, lambda number=number: {0: number})
-            reports[index].put(number)
-        taken.ended[here[index]] = {0: times}
+    def run_replica(index: int) -> None:
+        for iteration in range(1, times + 1):
+            collector.offer(replicas[index], iteration, lambda iteration=iteration: {0: iteration})
+            reports[index].put(iteration)
+        collector.final[replicas[index]] = {0: times}
 
     def follow() -> dict[int, Any]:
-        found = {}
-        for number in range(1, times + 1):
-            assert [stream.get() for stream in reports] == [number] * strands
-            found[number] = taken.take(number)
-        return {number: parts for number, parts in found.items() if parts is not None}
+        collected = {}
+        for iteration in range(1, times + 1):
+            assert [stream.get() for stream in reports] == [iteration] * count
+            collected[iteration] = collector.collect(iteration)
+        return {iteration: parts for iteration, parts in collected.items() if parts is not None}
 
-    tasks: dict[str, Work] = {f"a[{index}]": partial(strand, index) for index in range(strands)}
-    found = wait.scheduler.run(follower=follow, **tasks)["follower"]
-    assert all(parts.keys() == set(here) for parts in found.values())
-    assert taken.parts.keys() <= {taken.asked}
-    if in_step:
-        assert found == {number: dict.fromkeys(here, {0: number}) for number in due if number <= times}
+    tasks: dict[str, TaskFunction] = {f"a[{index}]": partial(run_replica, index) for index in range(count)}
+    collected = control.scheduler.run(follower=follow, **tasks)["follower"]
+    assert all(parts.keys() == set(replicas) for parts in collected.values())
+    assert collector.pending.keys() <= {collector.requested}
+    if synchronous:
+        assert collected == {number: dict.fromkeys(replicas, {0: number}) for number in due if number <= times}

@@ -1,71 +1,72 @@
-"""States are put together from parts: of one iteration in step, of about the same time in lanes."""
+"""Snapshots are assembled from parts of one iteration, or with lanes from parts of about the same time."""
 
-from weft.runtime.snapshots import ReplicaId, Snapshots
+from weft.runtime.scatter import ReplicaId
+from weft.runtime.snapshots import Snapshots
 
 A, B = ("a", 0), ("b", 0)
 
 
-def snapshots(*, in_step: bool, due: int) -> Snapshots:
-    return Snapshots(frozenset({A, B}), in_step, lambda number: number % due == 0)
+def snapshots_of(*, synchronous: bool, every: int) -> Snapshots:
+    return Snapshots(frozenset({A, B}), synchronous, lambda number: number % every == 0)
 
 
-def offer(given: Snapshots, here: ReplicaId, number: int) -> None:
-    given.offer(here, number, lambda: {0: number})
+def offer(snapshots: Snapshots, replica: ReplicaId, iteration: int) -> None:
+    snapshots.offer(replica, iteration, lambda: {0: iteration})
 
 
-def test_in_step_every_strand_hands_over_the_iteration_that_is_due() -> None:
-    given = snapshots(in_step=True, due=2)
-    for number in range(1, 5):
-        offer(given, A, number)
-    for number in range(1, 5):
-        offer(given, B, number)
-        assert given.take(number) == (None if number % 2 else {A: {0: number}, B: {0: number}})
-    assert not given.parts
+def test_synchronous_replicas_contribute_the_iteration_that_is_due() -> None:
+    snapshots = snapshots_of(synchronous=True, every=2)
+    for iteration in range(1, 5):
+        offer(snapshots, A, iteration)
+    for iteration in range(1, 5):
+        offer(snapshots, B, iteration)
+        assert snapshots.collect(iteration) == (None if iteration % 2 else {A: {0: iteration}, B: {0: iteration}})
+    assert not snapshots.pending
 
 
-def test_in_step_nothing_is_copied_that_nobody_wants() -> None:
-    def unwanted() -> dict[int, int]:
+def test_nothing_is_copied_when_no_snapshot_is_due() -> None:
+    def unexpected_copy() -> dict[int, int]:
         raise AssertionError
 
-    given = snapshots(in_step=True, due=100)
-    given.offer(A, 1, unwanted)
-    assert given.take(1) is None
+    snapshots = snapshots_of(synchronous=True, every=100)
+    snapshots.offer(A, 1, unexpected_copy)
+    assert snapshots.collect(1) is None
 
 
-def test_lanes_hand_over_their_part_once_when_they_next_can() -> None:
-    given = snapshots(in_step=False, due=5)
-    offer(given, A, 7)
-    assert given.take(5) is None and given.asked == 5
-    for number in (8, 9):
-        offer(given, A, number)
-        assert given.take(6) is None
-    offer(given, B, 3)
-    assert given.take(7) == {A: {0: 8}, B: {0: 3}}
-    assert (given.asked, given.parts) == (0, {})
+def test_lanes_contribute_once_after_their_next_iteration() -> None:
+    snapshots = snapshots_of(synchronous=False, every=5)
+    offer(snapshots, A, 7)
+    assert snapshots.collect(5) is None and snapshots.requested == 5
+    for iteration in (8, 9):
+        offer(snapshots, A, iteration)
+        assert snapshots.collect(6) is None
+    offer(snapshots, B, 3)
+    assert snapshots.collect(7) == {A: {0: 8}, B: {0: 3}}
+    assert (snapshots.requested, snapshots.pending) == (0, {})
 
 
-def test_what_was_taken_is_not_begun_again() -> None:
-    given = snapshots(in_step=False, due=1)
-    given.take(1)
-    for here in (A, B):
-        offer(given, here, 1)
-    assert given.take(2) is not None
-    offer(given, A, 2)
-    assert (given.asked, given.parts) == (0, {})
-    assert given.take(3) is None and given.asked == 3
+def test_a_collected_snapshot_is_not_started_again() -> None:
+    snapshots = snapshots_of(synchronous=False, every=1)
+    snapshots.collect(1)
+    for replica in (A, B):
+        offer(snapshots, replica, 1)
+    assert snapshots.collect(2) is not None
+    offer(snapshots, A, 2)
+    assert (snapshots.requested, snapshots.pending) == (0, {})
+    assert snapshots.collect(3) is None and snapshots.requested == 3
 
 
-def test_a_lane_that_has_ended_counts_with_what_it_ended_with() -> None:
-    given = snapshots(in_step=False, due=5)
-    given.ended[A] = {0: 4}
-    assert given.take(5) is None
-    offer(given, B, 6)
-    assert given.take(6) == {A: {0: 4}, B: {0: 6}}
+def test_a_lane_that_has_ended_contributes_its_final_state() -> None:
+    snapshots = snapshots_of(synchronous=False, every=5)
+    snapshots.final[A] = {0: 4}
+    assert snapshots.collect(5) is None
+    offer(snapshots, B, 6)
+    assert snapshots.collect(6) == {A: {0: 4}, B: {0: 6}}
 
 
-def test_all_lanes_may_have_ended_before_anything_was_handed_over() -> None:
-    given = snapshots(in_step=False, due=5)
-    assert given.take(5) is None
-    given.ended |= {A: {0: 9}, B: {0: 9}}
-    assert given.take(6) == given.ended
-    assert given.asked == 0
+def test_a_snapshot_is_complete_if_all_lanes_end_before_they_contribute() -> None:
+    snapshots = snapshots_of(synchronous=False, every=5)
+    assert snapshots.collect(5) is None
+    snapshots.final |= {A: {0: 9}, B: {0: 9}}
+    assert snapshots.collect(6) == snapshots.final
+    assert snapshots.requested == 0

@@ -1,10 +1,10 @@
-"""Calls of many replicas made as one: central inference.
+"""Batched execution of calls from several replicas: central inference.
 
-Replicas of a role run the same compiled runs, each with its own inputs. Where a layout allows it, a call waits for
-others of the same run, and they go as one: the run is mapped over the calls, so that ten small products become one.
-Inputs that come from a register (parameters) are not multiplied: the newest that any of the calls holds serves all. A
-batch goes when it is full or when its first call has waited long enough; it is filled up to the next of a few sizes,
-for which there is a compiled run each.
+The replicas of a role execute the same `Compute` instructions, each on its own inputs. If the layout sets `batch`, a
+call waits for calls of the same `Compute` from other replicas, and all of them execute as one: the function is mapped
+over the calls, so that ten small matrix products become one. Inputs that come from a register (the parameters) are not
+stacked: the newest version among the calls serves all of them. A batch starts when it is full or when its first call
+has waited long enough. It is padded to the next of a few sizes, each of which has its own executable.
 """
 
 import time
@@ -27,18 +27,19 @@ Executable = Callable[[Sequence[Any], Sequence[Sequence[Any]]], list[list[Any]]]
 
 @dataclass(frozen=True, eq=False)
 class BatchedCompute:
-    """A run compiled for several calls at once: by size, a function of what calls share and of what each has."""
+    """A `Compute` compiled for several calls at once: one executable per batch size."""
 
     shared: tuple[bool, ...]
-    """For every input of the run."""
+    """For every input: whether all calls share it."""
     executables: dict[int, Executable]
-    alone: Callable[..., list[Any]] | None = None
-    """The run itself, for a call that nobody joined."""
+    """By batch size, a function of the shared inputs and of each call's own inputs."""
+    unbatched: Callable[..., list[Any]] | None = None
+    """The executable for a single call."""
 
     def __call__(self, calls: Sequence[tuple[int, Sequence[Any]]]) -> list[list[Any]]:
-        """The results of some calls, each a version and its inputs."""
-        if len(calls) == 1 and self.alone is not None:
-            return [self.alone(*calls[0][1])]
+        """Returns the results of each call. A call is a register version and the inputs."""
+        if len(calls) == 1 and self.unbatched is not None:
+            return [self.unbatched(*calls[0][1])]
         size = min(size for size in self.executables if size >= len(calls))
         newest = max(calls, key=lambda call: call[0])[1]
         common = [value for value, shared in zip(newest, self.shared, strict=True) if shared]
@@ -48,97 +49,111 @@ class BatchedCompute:
 
 
 def compile_batched(
-    run: Compute,
+    compute: Compute,
     context: ReplicaContext,
     devices: Devices,
     shared: Sequence[bool],
-    most: int,
-    alone: Callable[..., list[Any]] | None = None,
+    max_size: int,
+    unbatched: Callable[..., list[Any]] | None = None,
 ) -> BatchedCompute:
-    """A run for 1, 2, 4 ... calls, and for `most`; `alone` is there for 1 already."""
-    least = 1 if alone is None else 2
-    sizes = sorted({min(2**power, most) for power in range(most.bit_length() + 1) if 2**power >= least})
-    function = compute_function(run, context)
-    mapped = jax.vmap(function, in_axes=tuple(None if same else 0 for same in shared))
+    """Compiles a `Compute` for 1, 2, 4 ... and `max_size` calls. `unbatched`, if given, serves single calls."""
+    smallest = 1 if unbatched is None else 2
+    powers = [2**power for power in range(max_size.bit_length() + 1)]
+    sizes = sorted({min(size, max_size) for size in powers if size >= smallest})
+    mapped = jax.vmap(compute_function(compute, context), in_axes=tuple(None if same else 0 for same in shared))
 
-    def together(common: Sequence[Any], own: Sequence[Sequence[Any]]) -> list[list[Any]]:
-        same, stacked = iter(common), iter([jnp.stack(each) for each in zip(*own, strict=True)])
-        results = mapped(*[next(same if is_shared else stacked) for is_shared in shared])
-        return [[result[number] for result in results] for number in range(len(own))]
+    def call_batch(common: Sequence[Any], own: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        common_inputs, stacked = iter(common), iter([jnp.stack(column) for column in zip(*own, strict=True)])
+        results = mapped(*[next(common_inputs if is_shared else stacked) for is_shared in shared])
+        return [[result[position] for result in results] for position in range(len(own))]
 
-    avals = [jax.ShapeDtypeStruct(v.shape, v.aval.dtype, sharding=devices.sharding) for v in run.inputs]
-    common = [aval for aval, same in zip(avals, shared, strict=True) if same]
-    own = [aval for aval, same in zip(avals, shared, strict=True) if not same]
+    avals = [jax.ShapeDtypeStruct(v.shape, v.aval.dtype, sharding=devices.sharding) for v in compute.inputs]
+    common = [aval for aval, is_shared in zip(avals, shared, strict=True) if is_shared]
+    own = [aval for aval, is_shared in zip(avals, shared, strict=True) if not is_shared]
     options = compiler_options(context)
-    executables = {size: jax.jit(together).lower(common, [own] * size).compile(options) for size in sizes}
-    return BatchedCompute(tuple(shared), executables, alone)
+    executables = {size: jax.jit(call_batch).lower(common, [own] * size).compile(options) for size in sizes}
+    return BatchedCompute(tuple(shared), executables, unbatched)
 
 
 @dataclass
 class _Call:
     version: int
     inputs: Sequence[Any]
-    clock: Stopwatch
-    came: float
+    stopwatch: Stopwatch
+    arrived_at: float
     results: list[Any] | None = None
 
 
 @dataclass
 class Batcher:
-    """Where the replicas of a role meet for the calls of one run: whoever is first makes the call for all."""
+    """Groups the replicas' calls of one `Compute` into batches. The thread of a batch's first call executes it."""
 
-    wait: RunControl
-    run: BatchedCompute
-    most: int
-    seconds: float
+    control: RunControl
+    compute: BatchedCompute
+    max_size: int
+    max_wait: float
+    """Seconds that the first call of a batch waits for others."""
     sizes: Counter[int] = field(default_factory=Counter)
-    """How often so many calls were made as one."""
+    """The number of batches executed, by their number of calls."""
 
     def __post_init__(self) -> None:
         self.calls: deque[_Call] = deque()
-        self.condition = self.wait.condition()
-        self.busy = False
+        self.condition = self.control.condition()
+        self.executing = False
 
-    def __call__(self, version: int, clock: Stopwatch, inputs: Sequence[Any]) -> list[Any]:
-        call = _Call(version, inputs, clock, time.perf_counter())
+    def __call__(self, version: int, stopwatch: Stopwatch, inputs: Sequence[Any]) -> list[Any]:
+        """Executes a call as part of a batch, and returns its results."""
+        call = _Call(version, inputs, stopwatch, time.perf_counter())
         with self.condition:
-            self.calls.append(call)
-            if not self.busy:
-                clock.start()
-            self.condition.notify_all()
-            self.gather_state(call)
+            self._enqueue(call)
+            self._wait_for_batch(call)
             if call.results is not None:
                 return call.results
-            self.busy = True
-            # While a batch is made its role computes, all replicas of it: what they wait for is only more calls.
-            for waiting in self.calls:
-                waiting.clock.stop()
-            batch = [self.calls.popleft() for _ in range(min(self.most, len(self.calls)))]
+            batch = self._start_batch()
         try:
-            for made, results in zip(batch, self.run([(made.version, made.inputs) for made in batch]), strict=True):
-                made.results = results
+            results = self.compute([(member.version, member.inputs) for member in batch])
+            for member, member_results in zip(batch, results, strict=True):
+                member.results = member_results
             self.sizes[len(batch)] += 1
         finally:
-            with self.condition:
-                self.busy = False
-                for waiting in self.calls:
-                    waiting.clock.start()
-                self.condition.notify_all()
+            self._end_batch()
         assert call.results is not None
         return call.results
 
-    def gather_state(self, call: _Call) -> None:
-        """Wait until a call is answered, or is the first of a batch that should go now."""
+    def _enqueue(self, call: _Call) -> None:
+        self.calls.append(call)
+        if not self.executing:
+            call.stopwatch.start()
+        self.condition.notify_all()
 
-        def first() -> bool:
-            return not self.busy and bool(self.calls) and self.calls[0] is call
+    def _wait_for_batch(self, call: _Call) -> None:
+        """Waits until the call has its results, or is the first call of a batch that should start now."""
 
-        def due() -> bool:
-            return len(self.calls) >= self.most or time.perf_counter() >= call.came + self.seconds
+        def is_first() -> bool:
+            return not self.executing and bool(self.calls) and self.calls[0] is call
 
-        turn, what = Stopwatch(call.clock.who), "its turn in a batch of calls"
-        self.wait.until(self.condition, lambda: call.results is not None or first(), turn, what)
-        while call.results is None and not due():
-            self.condition.wait(max(0.0, call.came + self.seconds - time.perf_counter()))
-            if self.wait.stopping:
+        def should_start() -> bool:
+            return len(self.calls) >= self.max_size or time.perf_counter() >= call.arrived_at + self.max_wait
+
+        # This wait has its own stopwatch: the call's stopwatch counts only the time in which no batch is executing.
+        turn = Stopwatch(call.stopwatch.owner)
+        event = "its turn in a batch of calls"
+        self.control.wait_until(self.condition, lambda: call.results is not None or is_first(), turn, event)
+        while call.results is None and not should_start():
+            self.condition.wait(max(0.0, call.arrived_at + self.max_wait - time.perf_counter()))
+            if self.control.stopping:
                 return
+
+    def _start_batch(self) -> list[_Call]:
+        self.executing = True
+        # While a batch executes, its role computes. Calls wait only while no batch executes.
+        for waiting in self.calls:
+            waiting.stopwatch.stop()
+        return [self.calls.popleft() for _ in range(min(self.max_size, len(self.calls)))]
+
+    def _end_batch(self) -> None:
+        with self.condition:
+            self.executing = False
+            for waiting in self.calls:
+                waiting.stopwatch.start()
+            self.condition.notify_all()

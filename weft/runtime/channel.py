@@ -1,7 +1,8 @@
-"""How values cross inside a process: bounded streams, and meetings for merges.
+"""Communication between the threads of a run: bounded streams, and all-reduce over the replicas of a role.
 
-Everything that waits does so through `Wait`, which knows when to give up: at once if the run is stopping, and with a
-message that says who waits for what after `limit` seconds. A `Clock` keeps how long somebody has waited at one place.
+Every blocking wait goes through `RunControl.wait_until`. It ends at once when the run stops, and raises `Stuck` after
+`stuck_after` seconds, naming the waiting thread and the event it waits for. A `Stopwatch` accumulates the time that a
+thread spends blocked in one place.
 """
 
 import threading
@@ -14,110 +15,118 @@ from typing import Any
 import jax
 
 Description = str | Callable[[], str]
-"""What is waited for; a function says it as it is when it is asked."""
+"""Describes the event that a thread waits for. A function is called only when the description is needed."""
 
 
 class Stopped(Exception):
-    """The run is ending; whoever waits should leave."""
+    """The run is stopping, so the waiting thread must exit."""
 
 
 class Stuck(Exception):
-    """Somebody waited longer than the limit."""
+    """A thread waited longer than the limit."""
 
 
 @dataclass
 class Stopwatch:
-    """How long somebody has spent at one place of the run, the stay that goes on included."""
+    """Accumulates seconds between `start` and `stop`; other threads may read it while it runs."""
 
-    who: str
-    spent: tuple[float, float | None] = (0.0, None)
-    """Seconds of the stays that are over, and when the one that goes on began: one value, so that others may read."""
+    owner: str
+    """The replica that the time belongs to."""
+    state: tuple[float, float | None] = (0.0, None)
+    """Accumulated seconds, and the start time if it is running: one tuple, so that readers see a consistent pair."""
 
     def start(self) -> None:
-        if self.spent[1] is None:
-            self.spent = (self.spent[0], time.perf_counter())
+        seconds, started = self.state
+        if started is None:
+            self.state = (seconds, time.perf_counter())
 
     def stop(self) -> None:
-        before, since = self.spent
-        if since is not None:
-            self.spent = (before + time.perf_counter() - since, None)
+        seconds, started = self.state
+        if started is not None:
+            self.state = (seconds + time.perf_counter() - started, None)
 
     def read(self, now: float) -> float:
-        """Seconds up to a moment that is not in the past."""
-        before, since = self.spent
-        return before if since is None else before + max(0.0, now - since)
+        """Returns the seconds accumulated up to `now`."""
+        seconds, started = self.state
+        return seconds if started is None else seconds + max(0.0, now - started)
 
 
 @dataclass
 class RunControl:
-    """What all parties of a run share: the wish to stop, and the limit on waiting."""
+    """State shared by all threads of a run: the stop flag, the limit on waiting, and the current waits."""
 
-    limit: float = 600.0
+    stuck_after: float = 600.0
+    """Seconds after which a wait raises `Stuck`."""
     stopping: bool = False
     locks: dict[threading.Condition, Any] = field(default_factory=dict)
-    """By everything that can be waited for."""
-    doing: dict[str, Description] = field(default_factory=dict)
+    """The lock of every condition."""
+    waits: dict[str, Description] = field(default_factory=dict)
+    """The event that each blocked replica waits for."""
 
-    def condition(self, beside: threading.Condition | None = None) -> threading.Condition:
-        """Something to wait for; `beside` another, it has the same lock."""
-        lock = threading.RLock() if beside is None else self.locks[beside]
+    def condition(self, same_lock_as: threading.Condition | None = None) -> threading.Condition:
+        """Creates a condition that `stop` notifies, optionally on the lock of another one."""
+        lock = threading.RLock() if same_lock_as is None else self.locks[same_lock_as]
         condition = threading.Condition(lock)
         self.locks[condition] = lock
         return condition
 
     def stop(self) -> None:
+        """Makes every current and future wait raise `Stopped`."""
         self.stopping = True
         for condition in self.locks:
             with condition:
                 condition.notify_all()
 
-    def until(
-        self, condition: threading.Condition, ready: Callable[[], Any], clock: Stopwatch, what: Description
+    def wait_until(
+        self, condition: threading.Condition, ready: Callable[[], Any], stopwatch: Stopwatch, event: Description
     ) -> None:
-        """Wait, with the condition held, until `ready`; the clock and `what` say who waits for what."""
+        """Blocks until `ready()` is true. The caller holds `condition`, and `event` describes the wait in errors."""
         if not ready():
-            self.doing[clock.who] = what
-            clock.start()
-            done = self.pause(condition, ready)
-            clock.stop()
-            if not done:
-                raise Stuck(self.describe(clock.who, what))
-            self.doing.pop(clock.who, None)
+            self.waits[stopwatch.owner] = event
+            stopwatch.start()
+            in_time = condition.wait_for(lambda: ready() or self.stopping, self.stuck_after)
+            stopwatch.stop()
+            if not in_time:
+                raise Stuck(self.describe(stopwatch.owner, event))
+            self.waits.pop(stopwatch.owner, None)
         if self.stopping:
             raise Stopped
 
-    def pause(self, condition: threading.Condition, ready: Callable[[], Any]) -> bool:
-        """Let others go on until `ready` or the end of the run; false if the limit came first."""
-        return bool(condition.wait_for(lambda: ready() or self.stopping, self.limit))
+    def describe(self, owner: str, event: Description) -> str:
+        """Describes a wait that reached the limit, and the waits of all other replicas."""
+        others = "; ".join(
+            f"{name} waits for {_text(other)}" for name, other in sorted(self.waits.items()) if name != owner
+        )
+        return f"{owner} has waited {self.stuck_after:g} s for {_text(event)}" + (
+            f" (meanwhile {others})" if others else ""
+        )
 
-    def describe(self, who: str, what: Description) -> str:
-        """Who has waited for what, and what all the others wait for."""
-        others = "; ".join(f"{name} waits for {_now(it)}" for name, it in sorted(self.doing.items()) if name != who)
-        return f"{who} has waited {self.limit:g} s for {_now(what)}" + (f" (meanwhile {others})" if others else "")
 
-
-def _now(what: Description) -> str:
-    return what if isinstance(what, str) else what()
+def _text(event: Description) -> str:
+    return event if isinstance(event, str) else event()
 
 
 @dataclass
 class Stream:
-    """First in, first out, every value taken exactly once; a full stream makes its sender wait."""
+    """A bounded FIFO queue between two replicas. `put` blocks while it is full, `get` while it is empty."""
 
-    wait: RunControl
+    control: RunControl
     source: str
     dest: str
     label: str
     capacity: int = 2
-    place: Any = None
-    """Where the receiver's arrays are, if that is one device that was named: the sender copies there."""
+    dest_device: Any = None
+    """The receiver's device, if its role names one. The sender copies the arrays there."""
 
     def __post_init__(self) -> None:
         self.items: deque[Any] = deque()
-        self.condition = self.wait.condition()
-        self.blocked, self.starved = Stopwatch(self.source), Stopwatch(self.dest)
-        self.sent = self.bytes = self.most = 0
-        self.waits = f"{self.dest} to take {self.label}", f"{self.label} from {self.source}"
+        self.condition = self.control.condition()
+        self.send_wait, self.receive_wait = Stopwatch(self.source), Stopwatch(self.dest)
+        self.sent = self.message_bytes = self.max_depth = 0
+        self.put_event, self.get_event = (
+            f"space to send {self.label} to {self.dest}",
+            f"{self.label} from {self.source}",
+        )
 
     @property
     def full(self) -> bool:
@@ -125,48 +134,49 @@ class Stream:
 
     def put(self, item: Any) -> None:
         with self.condition:
-            self.wait.until(self.condition, lambda: not self.full, self.blocked, self.waits[0])
+            self.control.wait_until(self.condition, lambda: not self.full, self.send_wait, self.put_event)
             self.items.append(item)
             if not self.sent:
-                # Messages of a stream are alike. To ask an array for its size does not wait for what it holds.
-                self.bytes = sum(getattr(array, "nbytes", 0) for array in jax.tree.leaves(item))
+                # All messages of a stream have the same shapes. `nbytes` does not wait for the array's value.
+                self.message_bytes = sum(getattr(array, "nbytes", 0) for array in jax.tree.leaves(item))
             self.sent += 1
-            self.most = max(self.most, len(self.items))
+            self.max_depth = max(self.max_depth, len(self.items))
             self.condition.notify_all()
 
     def get(self) -> Any:
         with self.condition:
-            self.wait.until(self.condition, self.items.__len__, self.starved, self.waits[1])
+            self.control.wait_until(self.condition, self.items.__len__, self.receive_wait, self.get_event)
             self.condition.notify_all()
             return self.items.popleft()
 
 
 @dataclass
 class AllReduce:
-    """All replicas of a role bring their values, and each leaves with the merged ones."""
+    """Reduces one value from every replica of a role, and returns the result to all of them, round after round."""
 
-    wait: RunControl
+    control: RunControl
     label: str
-    names: tuple[str, ...]
-    """Of the replicas."""
-    merge: Callable[[list[Any]], Any]
+    replicas: tuple[str, ...]
+    reduce: Callable[[list[Any]], Any]
 
     def __post_init__(self) -> None:
-        self.brought: dict[int, Any] = {}
+        self.values: dict[int, Any] = {}
         self.results: dict[int, Any] = {}
-        self.condition = self.wait.condition()
-        self.clocks = [Stopwatch(name) for name in self.names]
+        self.condition = self.control.condition()
+        self.stopwatches = [Stopwatch(replica) for replica in self.replicas]
 
-    def join(self, index: int, value: Any) -> Any:
+    def contribute(self, index: int, value: Any) -> Any:
+        """Adds the value of replica `index`, and returns the reduced value once all replicas have contributed."""
         with self.condition:
-            # Whoever comes has left the last meeting, so when all have come its results are gone.
-            self.brought[index] = value
-            count = len(self.names)
-            if len(self.brought) == count:
-                merged = self.merge([self.brought[i] for i in range(count)])
-                self.results = dict.fromkeys(range(count), merged)
-                self.brought = {}
+            # A replica contributes only after it got its result of the last round. When all have contributed, no
+            # result of the last round is left.
+            self.values[index] = value
+            count = len(self.replicas)
+            if len(self.values) == count:
+                reduced = self.reduce([self.values[i] for i in range(count)])
+                self.results = dict.fromkeys(range(count), reduced)
+                self.values = {}
                 self.condition.notify_all()
-            what = f"the other replicas at {self.label}"
-            self.wait.until(self.condition, lambda: index in self.results, self.clocks[index], what)
+            event = f"the other replicas at {self.label}"
+            self.control.wait_until(self.condition, lambda: index in self.results, self.stopwatches[index], event)
             return self.results.pop(index)

@@ -1,7 +1,7 @@
-"""From the runs of a role's program to XLA executables.
+"""Compiles the `Compute` instructions of a role's program to XLA executables.
 
-A run is a flat function from arrays to arrays. Over several devices it is the same function under `shard_map`: every
-array then has a leading axis with one entry for each device, so that nothing else needs to know.
+A `Compute` is a flat function from arrays to arrays. Over several devices it is the same function under `shard_map`,
+where every array has a leading axis with one entry per device.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,8 @@ from weft.project.program import Compute, Program
 from weft.runtime.devices import AXIS, Devices
 from weft.runtime.interpreter import ReplicaContext, eval_op
 
-# For exact comparison. On CPUs XLA drops optimisation barriers before it fuses, and LLVM then contracts a product and a
-# sum into one operation that rounds once, or not, as the fusion falls. Without its optimiser it rounds as written.
+# Compiler options for exact comparison. On CPUs XLA drops optimisation barriers before fusion. LLVM may then contract a
+# product and a sum into one operation, with one rounding instead of two. Without LLVM's optimiser it never does.
 EXACT = {"cpu": {"xla_backend_optimization_level": 0}}
 
 ONE_DEVICE = Devices()
@@ -26,52 +26,55 @@ ONE_DEVICE = Devices()
 def compile_program(
     program: Program, context: ReplicaContext, devices: Devices = ONE_DEVICE
 ) -> dict[Compute, Callable[..., Any]]:
-    """An executable for every run of a program, which overwrites those of its inputs that nobody needs any more."""
+    """Compiles every `Compute` of a program. Each executable donates the inputs that no later instruction reads."""
     donated = find_donations(program)
     options = compiler_options(context)
-    return {run: lower_compute(run, context, donate, devices).compile(options) for run, donate in donated.items()}
+    return {
+        compute: lower_compute(compute, context, donate, devices).compile(options)
+        for compute, donate in donated.items()
+    }
 
 
 def compiler_options(context: ReplicaContext) -> dict[str, Any] | None:
-    """What XLA must be told."""
+    """Returns XLA's compiler options: exact rounding if barriers are on, else the defaults."""
     return EXACT.get(jax.default_backend()) if context.barriers else None
 
 
 def lower_compute(
-    run: Compute, context: ReplicaContext, donate: frozenset[Value] = frozenset(), devices: Devices = ONE_DEVICE
+    compute: Compute, context: ReplicaContext, donate: frozenset[Value] = frozenset(), devices: Devices = ONE_DEVICE
 ) -> Any:
-    """A run as a lowered JAX program."""
-    function, mesh = compute_function(run, context), devices.mesh
-    donated = tuple(i for i, value in enumerate(run.inputs) if value in donate)
+    """Lowers a `Compute` with JAX, ready to be compiled."""
+    function, mesh = compute_function(compute, context), devices.mesh
+    donated = tuple(i for i, value in enumerate(compute.inputs) if value in donate)
     leading = () if mesh is None else (mesh.size,)
     avals = [
         jax.ShapeDtypeStruct((*leading, *value.shape), value.aval.dtype, sharding=devices.sharding)
-        for value in run.inputs
+        for value in compute.inputs
     ]
     if mesh is not None:
         function = _over_devices(function, mesh)
-    # Where it is must be said of its results too, for a run may have no inputs.
-    placed: dict[str, Any] = {"out_shardings": devices.sharding} if devices.places else {}
-    return jax.jit(function, donate_argnums=donated, keep_unused=True, **placed).lower(*avals)
+    # A `Compute` may have no inputs, so the sharding of its outputs must be given too.
+    out_shardings: dict[str, Any] = {"out_shardings": devices.sharding} if devices.assigned else {}
+    return jax.jit(function, donate_argnums=donated, keep_unused=True, **out_shardings).lower(*avals)
 
 
-def compute_function(run: Compute, context: ReplicaContext) -> Callable[..., list[Any]]:
-    """A run as a plain function of its inputs."""
+def compute_function(compute: Compute, context: ReplicaContext) -> Callable[..., list[Any]]:
+    """Returns a `Compute` as a Python function of its inputs."""
 
     def function(*inputs: Any) -> list[Any]:
-        env = dict(zip(run.inputs, inputs, strict=True))
-        for op in run.ops:
-            given = [value.const if value.is_const else env[value] for value in op.inputs]
-            env.update(zip(op.outputs, eval_op(op, context, *given), strict=True))
-        return [env[value] for value in run.outputs]
+        env = dict(zip(compute.inputs, inputs, strict=True))
+        for op in compute.ops:
+            op_inputs = [value.const if value.is_const else env[value] for value in op.inputs]
+            env.update(zip(op.outputs, eval_op(op, context, *op_inputs), strict=True))
+        return [env[value] for value in compute.outputs]
 
     return function
 
 
 def _over_devices(function: Callable[..., list[Any]], mesh: Mesh) -> Callable[..., list[Any]]:
-    def local(*inputs: Any) -> list[Any]:
+    def one_device(*inputs: Any) -> list[Any]:
         return [value[None] for value in function(*[value[0] for value in inputs])]
 
     spec = PartitionSpec(AXIS)
-    # Which values agree over devices is checked by weft's own analysis, for every layout alike.
-    return jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    # weft's own analysis checks which values are equal on all devices, in the same way for every layout.
+    return jax.shard_map(one_device, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)

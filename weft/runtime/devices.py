@@ -1,7 +1,7 @@
-"""A replica's arrays on its devices.
+"""The devices of a replica, and the layout of its arrays on them.
 
-On one device an array is itself. Over several, every array has a leading axis with one entry for each device: here is
-what host code, messages and loops must know of that.
+On one device an array is itself. On several devices every array has a leading axis with one entry per device. Host
+calls, messages and loops handle that axis through the methods of `Devices`.
 """
 
 import functools
@@ -23,83 +23,79 @@ HostFunction = Callable[..., Sequence[Any]]
 
 @dataclass(frozen=True)
 class Devices:
-    """The devices of a replica: so many, at places that may be given."""
+    """The devices of one replica."""
 
     count: int = 1
-    places: tuple[Any, ...] = ()
+    assigned: tuple[Any, ...] = ()
+    """The devices that the layout names, or empty for the default ones."""
 
     @classmethod
     def of(cls, layout: Layout, role: Role, index: int) -> "Devices":
-        """Those of one replica: the role's devices are given out in turn."""
-        # Where some roles are elsewhere, the default device must be named too: what comes to it may come from there.
-        elsewhere = any(other.on or other.devices > 1 for other in layout.roles)
-        on = role.on or (("0",) if elsewhere and role.devices == 1 else ())
-        turn = range(index * role.devices, (index + 1) * role.devices)
-        return cls(role.devices, tuple(find_device(on[number % len(on)]) for number in turn) if on else ())
+        """Returns the devices of one replica. The replicas use the devices of their role in turn."""
+        # If other roles name devices, the default device must be named too: arrays may arrive from those devices.
+        others_named = any(other.on or other.devices > 1 for other in layout.roles)
+        on = role.on or (("0",) if others_named and role.devices == 1 else ())
+        positions = range(index * role.devices, (index + 1) * role.devices)
+        return cls(role.devices, tuple(find_device(on[position % len(on)]) for position in positions) if on else ())
 
     @property
     def mesh(self) -> Mesh | None:
-        """The mesh of several devices."""
-        return None if self.count == 1 else device_mesh(self.count, self.places)
+        """The mesh, if there are several devices."""
+        return None if self.count == 1 else device_mesh(self.count, self.assigned)
 
     @property
     def sharding(self) -> Sharding | None:
-        """Where arrays are; None is the default device."""
+        """The sharding of the replica's arrays, or None for the default device."""
         if self.count > 1:
-            return NamedSharding(device_mesh(self.count, self.places), PartitionSpec(AXIS))
-        return SingleDeviceSharding(self.places[0]) if self.places else None
+            return NamedSharding(device_mesh(self.count, self.assigned), PartitionSpec(AXIS))
+        return SingleDeviceSharding(self.assigned[0]) if self.assigned else None
 
-    def spread(self, parts: Sequence[Any]) -> Any:
-        """One array from the parts that each device has of it."""
+    def from_shards(self, shards: Sequence[Any]) -> Any:
+        """Builds one array from one shard per device."""
         if self.count == 1:
-            return jax.device_put(parts[0], self.sharding) if self.places else parts[0]
-        mesh = device_mesh(self.count, self.places)
-        shards = [jax.device_put(part, device)[None] for part, device in zip(parts, mesh.devices.flat, strict=True)]
-        shape = (self.count, *shards[0].shape[1:])
-        return jax.make_array_from_single_device_arrays(shape, NamedSharding(mesh, PartitionSpec(AXIS)), shards)
+            return jax.device_put(shards[0], self.sharding) if self.assigned else shards[0]
+        mesh = device_mesh(self.count, self.assigned)
+        arrays = [jax.device_put(shard, device)[None] for shard, device in zip(shards, mesh.devices.flat, strict=True)]
+        shape = (self.count, *arrays[0].shape[1:])
+        return jax.make_array_from_single_device_arrays(shape, NamedSharding(mesh, PartitionSpec(AXIS)), arrays)
 
-    def everywhere(self, value: Any) -> Any:
-        """The same value on each device."""
-        return self.spread([value] * self.count)
+    def replicate(self, value: Any) -> Any:
+        """Builds an array with the same value on each device."""
+        return self.from_shards([value] * self.count)
 
-    def bring(self, tree: Any) -> Any:
-        """Arrays from elsewhere, on each device."""
-        return jax.tree.map(self.everywhere, tree) if self.places or self.count > 1 else tree
+    def transfer(self, tree: Any) -> Any:
+        """Copies arrays that may be on other devices to each of these devices."""
+        return jax.tree.map(self.replicate, tree) if self.assigned or self.count > 1 else tree
 
-    def parts(self, value: Any) -> Sequence[Any]:
-        """What each device has of an array."""
+    def shards(self, value: Any) -> Sequence[Any]:
+        """Returns the shard of an array on each device."""
         return (value,) if self.count == 1 else _shards(value, self.count)
 
-    def one(self, value: Any) -> Any:
-        """What the first device has of an array."""
-        return self.parts(value)[0]
+    def first_shard(self, value: Any) -> Any:
+        return self.shards(value)[0]
 
-    def out(self, value: Any) -> Any:
-        """An array on the default device, wherever it was."""
-        return jax.device_put(value, jax.devices()[0])
+    def from_default_device(self, value: Any) -> Any:
+        """Moves an array from the default device, where `to_default_device` put it, back to these devices."""
+        return self.from_shards([value] if self.count == 1 else list(value))
 
-    def back(self, value: Any) -> Any:
-        """What was brought out, where it came from."""
-        return self.spread([value] if self.count == 1 else list(value))
+    def step_indices(self, count: int) -> list[Any]:
+        """Returns the indices below `count`, replicated over the devices. They are created once and cached."""
+        return _step_indices(self, count)
 
-    def numbers(self, count: int) -> list[Any]:
-        """The numbers below `count`, on each device: made once."""
-        return _numbers(self, count)
-
-    def each(self, function: HostFunction) -> HostFunction:
-        """Host code that is called once for each device, with that device's part."""
+    def per_device(self, function: HostFunction) -> HostFunction:
+        """Makes a host function that is called once per device, with the shards of that device."""
         if self.count == 1:
             return function
 
         def call(*inputs: Any) -> Sequence[Any]:
             results = [function(*[value[device] for value in inputs]) for device in range(self.count)]
-            return [self.spread(parts) for parts in zip(*results, strict=True)]
+            return [self.from_shards(shards) for shards in zip(*results, strict=True)]
 
         return call
 
-    def stack(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
-        """What a loop collected, each as one array that leads with the steps."""
-        # By the last step: what a loop starts from may come from elsewhere.
+    def stack_steps(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
+        """Stacks the values that a loop collected in each step; the result's first axis is the step."""
+        # Decided by the last step, because the first value of a loop's carry may come from elsewhere.
         on_host = [self.count == 1 and isinstance(steps[-1], np.ndarray) for steps in columns]
         others = [steps for steps, host in zip(columns, on_host, strict=True) if not host]
         stacked = iter(_stack(others, axis=0 if self.count == 1 else 1) if others else ())
@@ -107,16 +103,21 @@ class Devices:
 
 
 def disable_async_cpu_dispatch() -> None:
-    """Let compiled runs on the CPU run in the thread that calls them.
+    """Makes compiled programs on the CPU execute in the calling thread.
 
-    Handing each over to a thread of XLA's costs more than a small run itself: 55 us instead of 19 for a policy of two
-    layers of 64, and three times as much between steps of an environment. Without effect once JAX has met its devices.
+    Handing a program to a thread of XLA costs more than a small program itself: 55 us instead of 19 for a policy of two
+    layers of 64, and three times as much between environment steps. No effect after JAX has initialised its devices.
     """
     jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
+def to_default_device(value: Any) -> Any:
+    """Moves an array to the default device."""
+    return jax.device_put(value, jax.devices()[0])
+
+
 def find_device(name: str) -> Any:
-    """The device that `1`, `gpu`, `gpu:1` or `cpu:0` stands for."""
+    """Returns the device named `1`, `gpu`, `gpu:1` or `cpu:0`."""
     kind, _, number = ("", "", name) if name.isdecimal() else name.partition(":")
     try:
         devices = jax.devices(kind or None)
@@ -124,20 +125,22 @@ def find_device(name: str) -> Any:
         devices = []
     if not name or (number and not number.isdecimal()) or int(number or 0) >= len(devices):
         known = ", ".join(f"{device.platform}:{device.id}" for device in jax.devices())
-        raise WeftError(f"there is no device {name!r} here: give one of {known}, or its number")
+        raise WeftError(f"there is no device {name!r}: use one of {known}, or its number")
     return devices[int(number or 0)]
 
 
-def device_mesh(count: int, places: tuple[Any, ...] = ()) -> Mesh:
-    """A mesh of the given devices, or of the first `count`."""
-    devices = places or jax.devices()
+def device_mesh(count: int, assigned: tuple[Any, ...] = ()) -> Mesh:
+    """Builds a mesh of the assigned devices, or of the first `count` devices."""
+    devices = assigned or jax.devices()
     if count > len(devices):
         raise WeftError(
-            f"the layout asks for {count} devices, but {devices[0].platform} has {len(devices)} here: "
+            f"the layout asks for {count} devices, but this machine has {len(devices)} of kind {devices[0].platform}: "
             f"ask for at most {len(devices)}"
         )
     if len(set(devices[:count])) < count:
-        raise WeftError(f"a role over {count} devices needs {count} different ones: {', '.join(map(str, places))}")
+        raise WeftError(
+            f"a role over {count} devices needs {count} different ones, got {', '.join(map(str, assigned))}"
+        )
     return Mesh(np.array(devices[:count]), (AXIS,))
 
 
@@ -147,8 +150,8 @@ def _shards(value: Any, count: int) -> list[Any]:
 
 
 @functools.cache
-def _numbers(devices: Devices, count: int) -> list[Any]:
-    return [devices.everywhere(jnp.int32(number)) for number in range(count)]
+def _step_indices(devices: Devices, count: int) -> list[Any]:
+    return [devices.replicate(jnp.int32(index)) for index in range(count)]
 
 
 @jax.jit(static_argnames="axis")

@@ -141,7 +141,7 @@ def train_in_memory(
     returns = Returns()
     state_every = min([steps, *(observer.state_every for observer in state_observers)])
     parts, iterations, steps_per_iteration = _divide(plan, steps, state_every)
-    engines = [(ENGINES[engine](projection, limit=stuck_after), times) for projection, times in parts]
+    engines = [(ENGINES[engine](projection, stuck_after=stuck_after), times) for projection, times in parts]
     with own_objects():
         state = jax.block_until_ready(plan.init(seed))
         compiled = time.perf_counter()

@@ -1,7 +1,7 @@
-"""What each operation of a run computes, as JAX code: the table from operations to functions.
+"""Evaluates the operations of a program as JAX code.
 
-An equation is bound as it was traced, except that marked calls dissolve into their bodies, so that nothing of weft is
-left in the compiled program.
+Each kind of operation has one evaluation rule in `RULES`. An equation is evaluated as it was traced, except that a
+marked call is replaced by its body, so that the compiled program contains nothing of weft.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,17 +20,18 @@ from weft.runtime.keys import fold_keys
 
 @dataclass(frozen=True)
 class ReplicaContext:
-    """Who evaluates: a replica's number, its device axis if it spans several, and whether fragments are fenced."""
+    """The replica that evaluates: its index, its mesh axis if it has several devices, and whether to add barriers."""
 
     index: int = 0
     count: int = 1
     axis: str | None = None
     devices: int = 1
     barriers: bool = False
+    """Whether each fragment is enclosed in optimisation barriers."""
 
 
 def eval_op(op: Op, context: ReplicaContext, *inputs: Any) -> Sequence[Any]:
-    """The results of one operation."""
+    """Returns the results of one operation."""
     return RULES[op.kind](op.params, context, *inputs)
 
 
@@ -42,14 +43,14 @@ def _split(params: dict[str, Any], context: ReplicaContext, value: Any) -> Seque
     return jnp.split(value, params["parts"], axis=params["axis"])
 
 
-def sum_of(parts: Sequence[Any]) -> Any:
-    """The sum of arrays, first to last: the same bits wherever replicas are merged."""
-    return sum(parts[1:], start=parts[0])
+def sum_of(values: Sequence[Any]) -> Any:
+    """Adds arrays from first to last, so that the result has the same bits wherever replicas are merged."""
+    return sum(values[1:], start=values[0])
 
 
-def mean_of(parts: Sequence[Any]) -> Any:
-    """The mean of arrays, in the same order."""
-    return sum_of(parts) / jnp.asarray(len(parts), parts[0].dtype)
+def mean_of(values: Sequence[Any]) -> Any:
+    """Averages arrays, added in the same order."""
+    return sum_of(values) / jnp.asarray(len(values), values[0].dtype)
 
 
 MERGES: dict[str, Callable[[Sequence[Any]], Any]] = {"mean": mean_of, "sum": sum_of}
@@ -59,21 +60,21 @@ RULES: dict[str, Callable[..., Sequence[Any]]] = {
     "constant": lambda params, context, value: [jnp.asarray(value)],
     "index": lambda params, context, stack, step: [lax.dynamic_index_in_dim(stack, step, keepdims=False)],
     "split": _split,
-    "join": lambda params, context, *parts: [jnp.concatenate(parts, axis=params["axis"])],
-    "merge": lambda params, context, *parts: [MERGES[params["operation"]](parts)],
-    "fold": lambda params, context, key, index: [fold_keys(key, _replica(context, index))],
+    "join": lambda params, context, *arrays: [jnp.concatenate(arrays, axis=params["axis"])],
+    "merge": lambda params, context, *values: [MERGES[params["operation"]](values)],
+    "fold": lambda params, context, key, index: [fold_keys(key, _replica_index(context, index))],
 }
 
 
 def eval_equation(eqn: Any, inputs: Sequence[Any], context: ReplicaContext) -> Sequence[Any]:
-    """Evaluate one equation, with every mark in it dissolved."""
+    """Evaluates one equation, with every mark in it replaced by its body."""
     mark = mark_of(eqn)
     if mark is not None:
-        return _marked(mark, eqn, inputs, context)
+        return _eval_mark(mark, eqn, inputs, context)
     params = dict(eqn.params)
     if marks_in(eqn):
-        for name, part in jaxpr_params(eqn.params):
-            params[name], consts = _dissolved(part, context)
+        for name, jaxpr in jaxpr_params(eqn.params):
+            params[name], consts = _without_marks(jaxpr, context)
             inputs = [*consts, *inputs]
     bound = eqn.primitive.get_bind_params(params)
     subfuns, bind_params = bound if isinstance(bound, tuple) else ((), bound)
@@ -82,7 +83,7 @@ def eval_equation(eqn: Any, inputs: Sequence[Any], context: ReplicaContext) -> S
 
 
 def eval_jaxpr(closed: Any, inputs: Sequence[Any], context: ReplicaContext) -> list[Any]:
-    """Evaluate a closed jaxpr equation by equation."""
+    """Evaluates a closed jaxpr equation by equation."""
     env = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     env |= dict(zip(closed.jaxpr.invars, inputs, strict=True))
 
@@ -94,24 +95,24 @@ def eval_jaxpr(closed: Any, inputs: Sequence[Any], context: ReplicaContext) -> l
     return [read(atom) for atom in closed.jaxpr.outvars]
 
 
-def _marked(mark: Mark, eqn: Any, inputs: Sequence[Any], context: ReplicaContext) -> Sequence[Any]:
+def _eval_mark(mark: Mark, eqn: Any, inputs: Sequence[Any], context: ReplicaContext) -> Sequence[Any]:
     if mark.kind == "replica":
-        return [jnp.int32(_replica(context, context.index) if mark.name == "index" else context.count)]
+        return [jnp.int32(_replica_index(context, context.index) if mark.name == "index" else context.count)]
     if mark.kind == "merge":
-        return _merged(mark.name, inputs, context)
+        return _reduce_over_devices(mark.name, inputs, context)
     fence = _fence if context.barriers else lambda values: values
     return fence(eval_jaxpr(eqn.params["jaxpr"], fence(inputs), context))
 
 
-def _merged(operation: str, inputs: Sequence[Any], context: ReplicaContext) -> Sequence[Any]:
-    """Over the devices of one program; over replicas it is the engine that merges."""
+def _reduce_over_devices(operation: str, inputs: Sequence[Any], context: ReplicaContext) -> Sequence[Any]:
+    """Reduces over the devices of one program. The engine reduces over replicas."""
     if context.axis is None:
         return inputs
     reduce = lax.pmean if operation == "mean" else lax.psum
     return [reduce(value, context.axis) for value in inputs]
 
 
-def _replica(context: ReplicaContext, index: Any) -> Any:
+def _replica_index(context: ReplicaContext, index: Any) -> Any:
     return index if context.axis is None else index * context.devices + lax.axis_index(context.axis)
 
 
@@ -119,17 +120,18 @@ def _fence(values: Sequence[Any]) -> Sequence[Any]:
     return lax.optimization_barrier(list(values)) if values else values
 
 
-def _dissolved(part: Any, context: ReplicaContext) -> tuple[Any, Sequence[Any]]:
-    """A jaxpr in a parameter (a loop's body, a branch) with the marks in it dissolved, and inputs to put first.
+def _without_marks(param: Any, context: ReplicaContext) -> tuple[Any, Sequence[Any]]:
+    """Replaces the marks inside a jaxpr parameter, such as a loop's body. Returns it with inputs to prepend.
 
-    A closed jaxpr keeps its constants; an open one (of `remat`) has no place for them, so they become inputs.
+    A closed jaxpr holds its own constants. An open jaxpr (as in `remat`) cannot, so its constants become inputs.
     """
-    if isinstance(part, tuple):
-        return tuple(_dissolved(item, context)[0] for item in part), ()
-    if isinstance(part, jex.ClosedJaxpr):
-        return _retraced(part, context), ()
-    again = _retraced(jex.ClosedJaxpr(part, ()), context)
-    return again.jaxpr.replace(constvars=(), invars=[*again.jaxpr.constvars, *again.jaxpr.invars]), again.consts
+    if isinstance(param, tuple):
+        return tuple(_without_marks(branch, context)[0] for branch in param), ()
+    if isinstance(param, jex.ClosedJaxpr):
+        return _retraced(param, context), ()
+    retraced = _retraced(jex.ClosedJaxpr(param, ()), context)
+    jaxpr = retraced.jaxpr.replace(constvars=(), invars=[*retraced.jaxpr.constvars, *retraced.jaxpr.invars])
+    return jaxpr, retraced.consts
 
 
 def _retraced(closed: Any, context: ReplicaContext) -> Any:

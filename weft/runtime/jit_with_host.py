@@ -1,7 +1,7 @@
-"""Any function of arrays as a program of one role: compiled runs, with its host code called between them.
+"""Compiles any function of arrays that may contain host calls.
 
-A training loop is projected; what comes before and beside it (the first state, an evaluation) is not, but may hold host
-code all the same.
+The training loop is projected onto roles. Functions outside the loop, such as the initial state and evaluation, are
+not projected, but may contain host calls too. `jit_with_host` makes such a function a program of a single role.
 
 >>> import jax.numpy as jnp
 >>> from weft.host import host_call, new_token
@@ -34,29 +34,26 @@ ROLE = Role("all", runs=("*",))
 
 
 def jit_with_host(function: Callable[..., Any], *args: Any) -> Callable[..., Any]:
-    """`function` compiled for arguments like `args` (arrays, or their shapes); its host code runs in the caller."""
+    """Compiles `function` for arguments like `args` (arrays or their shapes). Host calls run in the calling thread."""
     closed, result = jax.make_jaxpr(function, return_shape=True)(*args)
-    program = _program(closed)
+    program = _single_role_program(closed)
     executables = compile_program(program, ReplicaContext())
     treedef = jax.tree.structure(result)
 
     def call(*args: Any) -> Any:
         leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(args)]
-        given = {index: leaves[index] for index in program.inputs}
-        outputs = Executor(program, 0, executables, {}, {}, {}).iterate(given)
+        inputs = {index: leaves[index] for index in program.inputs}
+        outputs = Executor(program, 0, executables, {}, {}, {}).run_iteration(inputs)
         return jax.tree.unflatten(treedef, [outputs[index] for index in sorted(outputs)])
 
     return call
 
 
-def _program(closed: Any) -> Program:
-    inputs, outputs = (tuple(f"{what}[{i}]" for i in range(len(avals))) for what, avals in _sides(closed))
+def _single_role_program(closed: Any) -> Program:
+    inputs = tuple(f"argument[{i}]" for i in range(len(closed.in_avals)))
+    outputs = tuple(f"result[{i}]" for i in range(len(closed.out_avals)))
     graph = graph_from_jaxpr(closed, inputs, Layout(ROLE))
     demand = find_demand(graph, (ROLE.name,), 0, outputs, PlacementHints())
     program = assemble([draft_program(ROLE, graph, demand, lambda key, source, dest: Link("pair"))])[ROLE.name]
-    # No output is the next value of an input, so none may have the number of one.
+    # Outputs are numbered after the inputs: an output with an input's index would mean that input's next value.
     return replace(program, outputs={len(inputs) + index: value for index, value in program.outputs.items()})
-
-
-def _sides(closed: Any) -> tuple[tuple[str, Any], tuple[str, Any]]:
-    return ("argument", closed.in_avals), ("result", closed.out_avals)

@@ -1,22 +1,22 @@
-"""Lanes and registers: who works from which version, and whose work is taken next.
+"""Lanes and registers: which version a lane starts an iteration from, and which lanes the consumer uses next.
 
-A lane is a part of the environments that goes at its own pace. One replica of the role that takes (a learner) serves a
-number of lanes: an iteration of it takes the work of `take` lanes that are ready, and ends by publishing the next
-version of what they read. A lane goes through three moments in every iteration of its own:
+A lane is a part of the environments that iterates at its own pace. Each replica of the consumer (a learner) serves
+several lanes: one of its iterations consumes `take` ready lanes, and ends by publishing the next version of the values
+that the lanes read. Every iteration of a lane passes three points:
 
-- it *begins*, and reads the newest version;
-- it *arrives*, when its work is done or it must wait for whoever takes: for an answer, or for room to send;
-- it is *taken*, and only then may it begin again. So a lane never has more than one piece of work that waits, and the
-  memory for what is under way is bounded by the number of lanes.
+- it *begins*, and reads the latest version;
+- it becomes *ready* when its work is done, or when it blocks on the consumer (on a reply, or on space in a stream);
+- it is *consumed*, and only then can the lane begin its next iteration. So a lane has at most one unconsumed iteration,
+  which bounds the memory in use.
 
-The lag of a piece of work is the number of versions published between those it was begun from and taken into. With a
-bound on it, two rules keep it, and neither can lock up the run:
+The lag of an iteration is the number of versions published between the one that it began from and the one that consumes
+it. With `max_lag`, two rules bound the lag, and neither can deadlock:
 
-- nothing is begun that could not be taken in time: if all work that is under way were taken first, oldest first;
-- nothing is taken that would make something else too late: then the slow lane is waited for.
+- a lane begins only if its iteration could be consumed in time after all iterations in progress, oldest first;
+- the consumer does not use a batch that would make another iteration in progress too late. It waits for the slow lane.
 
-Whenever the taker waits, every version is published, so lanes are allowed to begin until `take` of them are under way;
-each of those arrives without waiting for anybody but the taker.
+When the consumer waits, it has published all of its versions. So lanes may begin until `take` of them are in progress,
+and each of those becomes ready without waiting for anything but the consumer.
 """
 
 from collections import Counter
@@ -27,186 +27,200 @@ from typing import Any
 from weft.runtime.channel import RunControl, Stopwatch
 
 
+def _no_copy(value: Any) -> Any:
+    return value
+
+
 @dataclass
 class PublishedValue:
-    """A version of what a register holds, and its copies on other devices."""
+    """One version of the values in a register, with a copy for each device that read it."""
 
     value: Any = None
     copies: dict[Any, Any] = field(default_factory=dict)
 
-    def at(self, place: Any, copy: Callable[[Any], Any]) -> Any:
-        """The value at a place, brought there by `copy`: once."""
-        if place not in self.copies:
-            self.copies[place] = copy(self.value)
-        return self.copies[place]
+    def on(self, device: Any, transfer: Callable[[Any], Any]) -> Any:
+        """Returns the value on a device. The first call for each device copies it with `transfer`."""
+        if device not in self.copies:
+            self.copies[device] = transfer(self.value)
+        return self.copies[device]
 
 
 @dataclass
 class Register:
-    """The newest version of what a free role makes: whoever reads it never waits."""
+    """The latest version published by a `free` role. Reading never blocks."""
 
-    wait: RunControl
-    newest: PublishedValue = field(default_factory=PublishedValue)
+    control: RunControl
+    latest: PublishedValue = field(default_factory=PublishedValue)
 
     def __post_init__(self) -> None:
-        self.condition = self.wait.condition()
+        self.condition = self.control.condition()
 
-    def read(self, place: Any = None, copy: Callable[[Any], Any] = lambda value: value) -> Any:
+    def read(self, device: Any = None, transfer: Callable[[Any], Any] = _no_copy) -> Any:
         with self.condition:
-            return self.newest.at(place, copy)
+            return self.latest.on(device, transfer)
 
     def publish(self, value: Any) -> None:
         with self.condition:
-            self.newest = PublishedValue(value)
+            self.latest = PublishedValue(value)
 
 
 @dataclass(eq=False)
 class Lane:
-    """How far one lane is."""
+    """The progress of one lane. Iterations are numbered from 1."""
 
     name: str
     begun: int = 0
-    """Iterations, from 1."""
-    arrived: int = 0
-    taken: int = 0
+    """The last iteration that has begun."""
+    ready: int = 0
+    """The last iteration that has become ready."""
+    consumed: int = 0
+    """The last iteration that has been consumed."""
     read: int = 0
-    """The last iteration that somebody read for."""
+    """The last iteration for which the register was read."""
     version: int = 0
-    """The one that the current iteration was begun from: what was read first, or could have been."""
-    order: int = 0
-    """Its place among all arrivals."""
+    """The version that the current iteration began from: the oldest that one of its replicas has read."""
+    ready_order: int = 0
+    """The position of the lane's last ready event among those of all lanes."""
 
     @property
-    def under_way(self) -> bool:
-        return self.begun > self.taken
+    def in_progress(self) -> bool:
+        return self.begun > self.consumed
 
     @property
-    def ready(self) -> bool:
-        return self.under_way and self.arrived == self.begun
+    def is_ready(self) -> bool:
+        return self.in_progress and self.ready == self.begun
 
 
 @dataclass
 class Admission:
-    """The lanes of one replica of a role that takes, and the register that they read."""
+    """Decides which lanes of one consumer replica may begin and which are consumed. Holds the register they read."""
 
-    wait: RunControl
-    taker: str
+    control: RunControl
+    consumer: str
     names: tuple[str, ...]
+    """The name of every lane."""
     take: int
-    work: int
-    """Iterations that the lanes do in all: whoever is ready does the next."""
+    """The number of lanes that one iteration of the consumer uses."""
+    iterations: int
+    """The total over all lanes. A fast lane executes more of them than a slow one."""
     max_lag: int | None = None
-    newest: PublishedValue = field(default_factory=PublishedValue)
-    """What was published last."""
+    published: PublishedValue = field(default_factory=PublishedValue)
+    """The latest version."""
     lags: Counter[int] = field(default_factory=Counter)
-    """How often work of each lag was taken."""
+    """The number of consumed iterations, by lag."""
 
     def __post_init__(self) -> None:
         self.lanes = [Lane(name) for name in self.names]
-        # Two things to wait for, so that nobody is woken for nothing: what a lane may do, and what can be taken.
-        self.condition = self.wait.condition()
-        self.taking = self.wait.condition(beside=self.condition)
-        self.begun = self.taken = self.version = self.arrivals = 0
-        self.hungry = Stopwatch(self.taker)
-        self.latest: list[int] = []
-        self.most = 0
+        # Lanes and the consumer wait on separate conditions, so that each is woken only by changes that concern it.
+        self.condition = self.control.condition()
+        self.batch_possible = self.control.condition(same_lock_as=self.condition)
+        # Totals over all lanes: iterations begun, versions published, batches formed, ready events.
+        self.begun = self.version = self.batches = self.ready_events = 0
+        self.batch_wait = Stopwatch(self.consumer)
+        self.batch_lags: list[int] = []
+        self.max_ready = 0
 
-    def begin(self, index: int, number: int, clock: Stopwatch) -> bool:
-        """Begin iteration `number` of a lane, which several roles may have a part in; false if no work is left."""
+    def begin(self, index: int, iteration: int, stopwatch: Stopwatch) -> bool:
+        """Begins an iteration of a lane, once for all replicas of the lane. Returns False if no iterations are left."""
         lane = self.lanes[index]
         with self.condition:
-            if lane.begun < number:
-                what = f"{self.taker} to take what it has, or to be less behind"
-                self.wait.until(
-                    self.condition, lambda: lane.begun >= number or self.finished or self.may_begin(lane), clock, what
+            if lane.begun < iteration:
+                event = f"{self.consumer} to consume its last iteration, or to come within max_lag"
+                self.control.wait_until(
+                    self.condition,
+                    lambda: lane.begun >= iteration or self.all_begun or self.can_begin(lane),
+                    stopwatch,
+                    event,
                 )
-            if lane.begun < number and not self.finished:
+            if lane.begun < iteration and not self.all_begun:
                 lane.begun += 1
                 self.begun += 1
                 lane.version = self.version
                 self.condition.notify_all()
-            return lane.begun >= number
+            return lane.begun >= iteration
 
-    def read(self, index: int, place: Any = None, copy: Callable[[Any], Any] = lambda value: value) -> Any:
-        """The newest value, brought to a place by `copy`: once for each version and place."""
+    def read(self, index: int, device: Any = None, transfer: Callable[[Any], Any] = _no_copy) -> Any:
+        """Returns the latest version on a device. `transfer` copies it there, once per version and device."""
         with self.condition:
             lane = self.lanes[index]
             if lane.read < lane.begun:
-                # What others of its strands read later is no older, and the oldest is what counts.
+                # The lane's other replicas may read later, hence newer versions. The oldest one defines the lag.
                 lane.read, lane.version = lane.begun, self.version
-                self.taking.notify_all()
-            return self.newest.at(place, copy)
+                self.batch_possible.notify_all()
+            return self.published.on(device, transfer)
 
-    def arrive(self, index: int, number: int) -> None:
-        """A lane can do nothing more for now without whoever takes, in its iteration `number`."""
+    def mark_ready(self, index: int, iteration: int) -> None:
+        """Records that an iteration of a lane is done, or blocks on the consumer."""
         lane = self.lanes[index]
-        if lane.arrived < number:
+        if lane.ready < iteration:
             with self.condition:
-                if lane.arrived < number:
-                    lane.arrived = number
-                    self.arrivals += 1
-                    lane.order = self.arrivals
-                    self.most = max(self.most, self.ready)
-                    self.taking.notify_all()
+                if lane.ready < iteration:
+                    lane.ready = iteration
+                    self.ready_events += 1
+                    lane.ready_order = self.ready_events
+                    self.max_ready = max(self.max_ready, self.ready_count)
+                    self.batch_possible.notify_all()
 
-    def form(self) -> list[int]:
-        """Wait until enough lanes are ready; take their work, in the order of their numbers."""
+    def form_batch(self) -> list[int]:
+        """Waits until enough lanes are ready, and consumes their iterations. Returns the lanes' indices, ascending."""
         with self.condition:
             chosen: list[Lane] = []
 
-            def found() -> list[Lane]:
+            def choose() -> list[Lane]:
                 nonlocal chosen
-                chosen = self.choice()
+                chosen = self.choose_lanes()
                 return chosen
 
-            self.wait.until(self.taking, found, self.hungry, self.missing)
-            self.latest = [self.taken - lane.version for lane in chosen]
-            self.lags.update(self.latest)
+            self.control.wait_until(self.batch_possible, choose, self.batch_wait, self.describe_unready)
+            self.batch_lags = [self.batches - lane.version for lane in chosen]
+            self.lags.update(self.batch_lags)
             for lane in chosen:
-                lane.taken = lane.begun
-            self.taken += 1
+                lane.consumed = lane.begun
+            self.batches += 1
             self.condition.notify_all()
             return [index for index, lane in enumerate(self.lanes) if lane in chosen]
 
     def publish(self, value: Any) -> None:
-        """The next version of what the lanes read."""
+        """Publishes the next version of the values that the lanes read."""
         with self.condition:
-            self.newest = PublishedValue(value)
+            self.published = PublishedValue(value)
             self.version += 1
             self.condition.notify_all()
 
     @property
-    def ready(self) -> int:
-        """How many lanes have work that waits to be taken."""
-        return sum(lane.ready for lane in self.lanes)
+    def ready_count(self) -> int:
+        return sum(lane.is_ready for lane in self.lanes)
 
     @property
-    def finished(self) -> bool:
-        return self.begun == self.work
+    def all_begun(self) -> bool:
+        """Whether no iteration is left to begin."""
+        return self.begun == self.iterations
 
-    def may_begin(self, lane: Lane) -> bool:
-        # Every lane is left one piece of work, so that its state at the end is one that it made.
-        waiting = sum(other.begun == 0 for other in self.lanes if other is not lane)
-        if lane.under_way or self.work - self.begun <= waiting and lane.begun:
+    def can_begin(self, lane: Lane) -> bool:
+        # One iteration is reserved for each other lane that has not begun: every lane must have a final state.
+        reserved = sum(other.begun == 0 for other in self.lanes if other is not lane)
+        if lane.in_progress or self.iterations - self.begun <= reserved and lane.begun:
             return False
         if self.max_lag is None:
             return True
-        ahead = sum(other.under_way for other in self.lanes)
-        return self.taken + ahead // self.take <= self.version + self.max_lag
+        in_progress = sum(other.in_progress for other in self.lanes)
+        return self.batches + in_progress // self.take <= self.version + self.max_lag
 
-    def choice(self) -> list[Lane]:
-        """The lanes to take now: the oldest work that is ready, if all else can still be taken in time; else none."""
-        ready = [lane for lane in self.lanes if lane.ready]
+    def choose_lanes(self) -> list[Lane]:
+        """Chooses the ready lanes with the oldest versions. Empty if that batch would break the bound on lag."""
+        ready = [lane for lane in self.lanes if lane.is_ready]
         if len(ready) < self.take:
             return []
-        chosen = sorted(ready, key=lambda lane: (lane.version, lane.order))[: self.take]
-        return chosen if self.max_lag is None or self.leaves_time(chosen, self.max_lag) else []
+        chosen = sorted(ready, key=lambda lane: (lane.version, lane.ready_order))[: self.take]
+        return chosen if self.max_lag is None or self.leaves_others_in_time(chosen, self.max_lag) else []
 
-    def leaves_time(self, chosen: list[Lane], max_lag: int) -> bool:
-        """Whether all other work that is under way can still be taken in time."""
-        later = sorted(lane.version for lane in self.lanes if lane.under_way and lane not in chosen)
-        return all(self.taken + 1 + place // self.take <= version + max_lag for place, version in enumerate(later))
+    def leaves_others_in_time(self, chosen: list[Lane], max_lag: int) -> bool:
+        """Whether all other iterations in progress can be consumed within `max_lag` after this batch."""
+        versions = sorted(lane.version for lane in self.lanes if lane.in_progress and lane not in chosen)
+        return all(
+            self.batches + 1 + position // self.take <= version + max_lag for position, version in enumerate(versions)
+        )
 
-    def missing(self) -> str:
-        names = ", ".join(lane.name for lane in self.lanes if not lane.ready)
+    def describe_unready(self) -> str:
+        names = ", ".join(lane.name for lane in self.lanes if not lane.is_ready)
         return f"{self.take} of its {len(self.lanes)} lanes (not ready: {names})"

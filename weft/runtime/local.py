@@ -1,4 +1,4 @@
-"""The local engine: every replica of every role is a thread of this process."""
+"""The local engine: every replica of every role runs on its own thread of this process."""
 
 import contextvars
 import threading
@@ -23,20 +23,21 @@ from weft.runtime.executor import Executor
 from weft.runtime.interpreter import ReplicaContext
 from weft.runtime.meter import Meter
 from weft.runtime.metrics_assembler import MetricsAssembler
-from weft.runtime.scatter import copy_arrays, gather_state, scatter_state
+from weft.runtime.scatter import LeafValues, ReplicaId, copy_arrays, gather_state, scatter_state
 from weft.runtime.snapshots import Snapshots
 from weft.runtime.wiring import Wiring
 
-IterationCallback = Callable[[Any, Any], None]
-StatePredicate = Callable[[int], bool]
+PassCallback = Callable[[Any, Any], None]
+"""Called after every pass with its metrics, and with the state if it is due, else None."""
+StateIsDue = Callable[[int], bool]
+"""Whether the callback gets the state of a pass, by number from 1."""
 
-
-# Seconds that a run that ends leaves its threads: one that hangs in a role's own code must not hide what went wrong.
+# Seconds to wait for threads when a run ends. A thread hung in user code must not hide the original error.
 SHUTDOWN_SECONDS = 5.0
 
 
 class RoleFailed(Exception):
-    """A role's own error ended the run; the error itself is the cause."""
+    """A role's code raised an error, which ended the run. The error is the cause of this exception."""
 
 
 @dataclass
@@ -45,45 +46,53 @@ class LocalEngine:
 
     projection: Projection
     barriers: bool = False
-    limit: float = 600.0
-    executables: dict[tuple[str, int], Mapping[Compute, Callable[..., Any]]] = field(init=False)
-    coalesced: dict[str, Mapping[Compute, BatchedCompute]] = field(init=False)
+    """Whether each fragment is enclosed in optimisation barriers."""
+    stuck_after: float = 600.0
+    """Seconds that a thread may wait for another before the run fails."""
+    executables: dict[ReplicaId, Mapping[Compute, Callable[..., Any]]] = field(init=False)
+    batched: dict[str, Mapping[Compute, BatchedCompute]] = field(init=False)
+    """By role, the executables for batched calls."""
 
     def __post_init__(self) -> None:
-        self.executables, self.coalesced = {}, {}
+        self.executables, self.batched = {}, {}
         for role in self.projection.layout.roles:
             program = self.projection.programs[role.name]
             self.executables |= self.compile(program, role)
-            self.coalesced[role.name] = self.coalesce(program, role) if role.batch > 1 else {}
+            self.batched[role.name] = self.compile_batched(program, role) if role.batch > 1 else {}
 
-    def compile(self, program: Program, role: Role) -> dict[tuple[str, int], Any]:
-        """Executables by replica; the same for all on the same devices, unless the program asks which replica it is."""
-        compiled: dict[tuple[str, int], Any] = {}
-        known: dict[Any, Any] = {}
+    def compile(self, program: Program, role: Role) -> dict[ReplicaId, Any]:
+        """Compiles a role's program. Replicas on the same devices share executables unless they call `replica()`."""
+        compiled: dict[ReplicaId, Any] = {}
+        cache: dict[Any, Any] = {}
         for index in range(role.replicas):
             devices = Devices.of(self.projection.layout, role, index)
             key = (devices, index if program.depends_on_replica_index else 0)
-            if key not in known:
-                known[key] = compile_program(program, self.context(role, index), devices)
-            compiled[role.name, index] = known[key]
+            if key not in cache:
+                cache[key] = compile_program(program, self.context(role, index), devices)
+            compiled[role.name, index] = cache[key]
         return compiled
 
-    def coalesce(self, program: Program, role: Role) -> dict[Compute, BatchedCompute]:
-        """The runs in inner loops, for the calls of several replicas at once."""
+    def compile_batched(self, program: Program, role: Role) -> dict[Compute, BatchedCompute]:
+        """Compiles the instructions in a role's inner loops for batches of calls from several replicas."""
         if program.depends_on_replica_index or role.devices > 1 or len(role.on) > 1:
             raise WeftError(
-                f"the calls of {role.name} are to be made as one, but its replicas differ: they ask which one they "
-                "are, or run on several devices"
+                f"role {role.name} has batch={role.batch}, but its calls cannot be batched, because its replicas call "
+                "replica() or run on several devices: set batch=1, or remove that difference"
             )
-        runs = [step for step, times in walk(program.steps) if isinstance(step, Compute) and times > 1]
+        computes = [step for step, times in walk(program.steps) if isinstance(step, Compute) and times > 1]
         context, devices = self.context(role, 0), Devices.of(self.projection.layout, role, 0)
-        shared = self.projection.views[role.name].demand.hints.stale_reads.get(role.name, frozenset())
-        alone = self.executables[role.name, 0]
+        from_register = self.projection.views[role.name].demand.hints.stale_reads.get(role.name, frozenset())
+        unbatched = self.executables[role.name, 0]
         return {
-            run: compile_batched(
-                run, context, devices, [value in shared for value in run.inputs], role.batch, alone[run]
+            compute: compile_batched(
+                compute,
+                context,
+                devices,
+                [value in from_register for value in compute.inputs],
+                role.batch,
+                unbatched[compute],
             )
-            for run in runs
+            for compute in computes
         }
 
     def context(self, role: Role, index: int) -> ReplicaContext:
@@ -94,110 +103,121 @@ class LocalEngine:
     def run(
         self,
         state: Any,
-        times: int,
-        watch: IterationCallback = lambda metrics, state: None,
-        due: StatePredicate = lambda number: False,
+        passes: int,
+        on_pass: PassCallback = lambda metrics, state: None,
+        state_is_due: StateIsDue = lambda number: False,
         meter: Meter | None = None,
     ) -> Any:
-        """The state after going through the programs `times` times.
+        """Executes every program `passes` times and returns the final state.
 
-        `watch` gets the metrics of each time, and the state after it if its number, from 1, is `due`: else None. Where
-        lanes go at their own pace, there is no state of one moment: then it gets one that came together soon after.
+        A pass is one iteration of the algorithm, or several if the projection's `length` is larger than 1. Lanes have
+        no common iteration. With lanes, the callback gets a state that was complete soon after it was due.
         """
-        if not times:
+        if not passes:
             return state
-        session = ThreadedRun(self, times, watch, due)
+        threads = ThreadedRun(self, passes, on_pass, state_is_due)
         if meter is not None:
-            meter.follow(session.wiring.parts())
-        return session.run(state)
+            meter.attach(threads.wiring.instruments())
+        return threads.run(state)
 
 
 @dataclass
 class ThreadedRun:
-    """One run: its threads, what they come to, and errors."""
+    """Runs a projection once, with one thread for each replica."""
 
     engine: LocalEngine
-    times: int
-    watch: IterationCallback
-    due: StatePredicate
+    passes: int
+    on_pass: PassCallback
+    state_is_due: StateIsDue
 
     def __post_init__(self) -> None:
         engine = self.engine
-        self.projection, self.wait = engine.projection, RunControl(engine.limit)
-        self.wiring = Wiring(self.projection, self.wait, self.times, engine.executables, engine.coalesced)
-        self.ledger = MetricsAssembler(self.wait, self.projection)
-        here = frozenset((strand.program.role, strand.index) for strand in self.wiring.strands)
-        self.snapshots = Snapshots(here, not self.projection.layout.lanes, self.due)
+        self.projection, self.control = engine.projection, RunControl(engine.stuck_after)
+        self.wiring = Wiring(self.projection, self.control, self.passes, engine.executables, engine.batched)
+        self.metrics = MetricsAssembler(self.control, self.projection)
+        replicas = frozenset((executor.program.role, executor.index) for executor in self.wiring.executors)
+        self.snapshots = Snapshots(replicas, not self.projection.layout.lanes, self.state_is_due)
         self.failure: tuple[str, BaseException] | None = None
+        """The first replica that failed, and its error."""
 
     def run(self, state: Any) -> Any:
-        shares = scatter_state(self.projection, state)
-        self.wiring.fill_registers(jax.tree.leaves(state))
+        """Starts the threads, passes on their metrics, and returns the final state."""
+        initial = scatter_state(self.projection, state)
+        self.wiring.publish_initial_state(jax.tree.leaves(state))
         threads = [
-            threading.Thread(
-                # Threads belong to the run that starts them: host code finds its objects there.
-                target=contextvars.copy_context().run,
-                args=(self.work, strand, shares[strand.program.role, strand.index]),
-                name=strand.name,
-                daemon=True,
-            )
-            for strand in self.wiring.strands
+            self.make_thread(executor, initial[executor.program.role, executor.index])
+            for executor in self.wiring.executors
         ]
         try:
             for thread in threads:
                 thread.start()
-            return self.follow(threads)
+            return self.follow_passes(threads)
         finally:
-            self.wait.stop()
-            end = time.monotonic() + SHUTDOWN_SECONDS
-            for thread in threads:
-                if thread.is_alive():
-                    thread.join(max(0.0, end - time.monotonic()))
+            self.control.stop()
+            self.join(threads)
 
-    def work(self, strand: Executor, state: dict[int, Any]) -> None:
-        """A thread's life: iterate, report, and hand the state on to the next iteration."""
-        role, here = self.projection.layout.role(strand.program.role), (strand.program.role, strand.index)
-        pace, clock = self.wiring.pace(role, strand), strand.clocks["report"]
+    def run_replica(self, executor: Executor, state: LeafValues) -> None:
+        """The main loop of a replica's thread."""
+        role, replica = self.projection.layout.role(executor.program.role), (executor.program.role, executor.index)
+        schedule, report_wait = self.wiring.schedule(role, executor), executor.waits["report"]
         number, outputs = 0, {}
-        strand.life.start()
+        executor.lifetime.start()
         try:
-            while pace.begin(state):
+            while schedule.begin(state):
                 number += 1
-                outputs = strand.iterate(state)
-                pace.end(outputs)
-                # What is handed on may be overwritten by the next iteration, so what is asked for is copied.
-                self.snapshots.offer(here, number, partial(copy_arrays, outputs))
-                self.ledger.report(role, strand.index, number, outputs, clock, strand.lags)
-                state = {leaf: outputs.get(leaf) for leaf in strand.program.inputs}
-            self.snapshots.ended[here] = outputs
+                outputs = executor.run_iteration(state)
+                schedule.end(outputs)
+                # The next iteration may overwrite the outputs, so a snapshot copies them.
+                self.snapshots.offer(replica, number, partial(copy_arrays, outputs))
+                self.metrics.report(role, executor.index, number, outputs, report_wait, executor.lags)
+                state = {leaf: outputs.get(leaf) for leaf in executor.program.inputs}
+            self.snapshots.final[replica] = outputs
         except Stopped:
             pass
         except BaseException as error:
-            self.failure = self.failure or (strand.name, error)
-            self.wait.stop()
+            self.failure = self.failure or (executor.name, error)
+            self.control.stop()
         finally:
-            strand.life.stop()
+            executor.lifetime.stop()
 
-    def follow(self, threads: list[threading.Thread]) -> Any:
-        """Pass on the rows as they come; the state at the end."""
-        for number in range(1, self.times):
-            metrics = self.ledger.next(self.refuse_failure)
-            parts = self.snapshots.take(number)
-            self.watch(metrics, parts and gather_state(self.projection, parts))
-        metrics = self.ledger.next(self.refuse_failure)
+    def follow_passes(self, threads: list[threading.Thread]) -> Any:
+        """Calls the callback after every pass, in the main thread. Returns the final state."""
+        for number in range(1, self.passes):
+            metrics = self.metrics.wait_for_next(self.raise_failure)
+            parts = self.snapshots.collect(number)
+            self.on_pass(metrics, parts and gather_state(self.projection, parts))
+        metrics = self.metrics.wait_for_next(self.raise_failure)
+        self.wait_for_end(threads)
+        state = gather_state(self.projection, self.snapshots.final)
+        self.on_pass(metrics, state if self.state_is_due(self.passes) else None)
+        return state
+
+    def wait_for_end(self, threads: list[threading.Thread]) -> None:
         while any(thread.is_alive() for thread in threads) and not self.failure:
             threads = [thread for thread in threads if thread.is_alive()]
             threads[0].join(0.1)
-        self.refuse_failure()
-        state = gather_state(self.projection, self.snapshots.ended)
-        self.watch(metrics, state if self.due(self.times) else None)
-        return state
+        self.raise_failure()
 
-    def refuse_failure(self) -> None:
+    def make_thread(self, executor: Executor, state: LeafValues) -> threading.Thread:
+        # The thread runs in the caller's context, where host code looks up its objects.
+        context = contextvars.copy_context()
+        return threading.Thread(
+            target=context.run, args=(self.run_replica, executor, state), name=executor.name, daemon=True
+        )
+
+    def join(self, threads: list[threading.Thread]) -> None:
+        """Waits for the threads to end, for `SHUTDOWN_SECONDS` in all."""
+        end = time.monotonic() + SHUTDOWN_SECONDS
+        for thread in threads:
+            if thread.is_alive():
+                thread.join(max(0.0, end - time.monotonic()))
+
+    def raise_failure(self) -> None:
+        """Raises the error of a replica that failed, or of a host call that takes too long."""
         objects().refuse_overdue()
         if self.failure:
-            who, error = self.failure
+            replica, error = self.failure
             if isinstance(error, WeftError):
-                # Says itself what is wrong: with a user's environment, say.
-                raise type(error)(f"role {who}: {error}") from error
-            raise RoleFailed(f"role {who} failed: {type(error).__name__}: {error}") from error
+                # The message is written for users (a fault of their environment, for example), so its type is kept.
+                raise type(error)(f"role {replica}: {error}") from error
+            raise RoleFailed(f"role {replica} failed: {type(error).__name__}: {error}") from error

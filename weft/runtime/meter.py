@@ -1,9 +1,11 @@
-"""The meter of a run: it reads what streams, lanes and strands count as they go, now and then and from outside.
+"""Measures where the time of a run goes, from the counters of its streams, lanes and executors.
 
-Whoever works only adds to counters and starts and stops clocks of its own, which costs next to nothing; a reading is
-the difference between two looks at them. A strand's time is its life, from start to end: so a lane that is out of work
-does not count as waiting. What of it is not waiting and not sending is computing, host code included. Work that an
-accelerator was handed counts where its result is first waited for, which may be in another role.
+The threads of a run only add to their own counters and stopwatches, which costs almost nothing. The meter reads them
+from outside now and then, and a reading is the difference between two such moments.
+
+The time of an executor is its lifetime, from start to end, so a lane that has no work left does not count as waiting.
+The part of the lifetime that is neither waiting nor sending is computing, host calls included. An accelerator's work
+counts where its result is first waited for, which may be in another role.
 """
 
 import time
@@ -20,201 +22,203 @@ from weft.runtime.executor import Executor
 from weft.runtime.lanes import Admission
 
 EdgeKey = tuple[str, str, str]
-"""An edge: the roles that it is from and to, and its kind."""
+"""The source role, the destination role and the kind of an edge."""
 
-# Who gets the reports of all roles: not a role itself.
+# The destination of all reports. It is not a role.
 RUN = "run"
 
 
 @dataclass(frozen=True)
-class MeterSources:
-    """What counts in one run."""
+class Instruments:
+    """The parts of one run that have counters."""
 
-    strands: Sequence[Executor]
+    executors: Sequence[Executor]
     streams: Sequence[Stream] = ()
-    meetings: Sequence[AllReduce] = ()
-    lanes: Sequence[Admission] = ()
-    together: Mapping[Any, Batcher] = field(default_factory=dict)
-    """By compiled run."""
+    all_reduces: Sequence[AllReduce] = ()
+    admissions: Sequence[Admission] = ()
+    batchers: Mapping[Any, Batcher] = field(default_factory=dict)
+    """By `Compute`."""
     layout: Layout | None = None
 
 
 @dataclass(frozen=True)
 class EdgeCounts:
-    """What one stream, lane or clock has counted, as a part of its edge."""
+    """The counters that one stream, admission or stopwatch adds to its edge."""
 
     messages: int = 0
     bytes: int = 0
     sender: float = 0.0
-    """Seconds of waiting."""
+    """Seconds that the sender has waited."""
     receiver: float = 0.0
+    """Seconds that the receiver has waited."""
     depth: int = 0
-    most: int = 0
+    max_depth: int = 0
 
 
 @dataclass
 class CounterTotals:
-    """Everything counted up to a moment: sums, so that what happened between two moments is their difference."""
+    """All counters at one moment. They only grow, so what happened between two moments is their difference."""
 
     sums: defaultdict[Any, float] = field(default_factory=lambda: defaultdict(float))
-    """Seconds of (role, "life") and (role, "sending"); what flowed by (way, name)."""
+    """Seconds by (role, "lifetime") and (role, "sending"), and edge counters by (edge, name)."""
     lags: Counter[int] = field(default_factory=Counter)
     batches: Counter[tuple[str, int]] = field(default_factory=Counter)
-    """By role and size."""
+    """The number of batches, by role and size."""
     depths: Counter[EdgeKey] = field(default_factory=Counter)
-    most: Counter[EdgeKey] = field(default_factory=Counter)
+    max_depths: Counter[EdgeKey] = field(default_factory=Counter)
 
-    def after(self, earlier: "CounterTotals") -> "CounterTotals":
-        """What happened since. Counters are read while they move, but nothing is less than nothing."""
+    def since(self, earlier: "CounterTotals") -> "CounterTotals":
+        """Returns the difference. Differences below 0, from counters read while they change, become 0."""
         sums = {key: max(0.0, number - earlier.sums.get(key, 0.0)) for key, number in self.sums.items()}
         lags, batches = self.lags - earlier.lags, self.batches - earlier.batches
-        return CounterTotals(defaultdict(float, sums), lags, batches, self.depths, self.most)
+        return CounterTotals(defaultdict(float, sums), lags, batches, self.depths, self.max_depths)
 
 
 @dataclass
 class Meter:
-    """Reads the counters of the runs that it is told to follow, one after the other."""
+    """Reads the counters of a training run, which may consist of several engine runs (a warm-up comes first)."""
 
-    parts: MeterSources | None = None
-    before: CounterTotals = field(default_factory=CounterTotals)
-    """What earlier runs have come to."""
+    instruments: Instruments | None = None
+    earlier_runs: CounterTotals = field(default_factory=CounterTotals)
 
     def __post_init__(self) -> None:
-        self.began = self.last = time.perf_counter()
-        self.counted, self.most = CounterTotals(), Counter[EdgeKey]()
+        self.started = self.last_read = time.perf_counter()
+        self.last_totals, self.max_depths = CounterTotals(), Counter[EdgeKey]()
 
-    def follow(self, parts: MeterSources) -> None:
-        """Begin to read other counters, in addition to what has been counted."""
-        if self.parts is None:
-            self.began = self.last = time.perf_counter()
+    def attach(self, instruments: Instruments) -> None:
+        """Starts to read another engine run, and adds its counters to those of earlier ones."""
+        if self.instruments is None:
+            self.started = self.last_read = time.perf_counter()
         else:
-            self.before = self.count(time.perf_counter())
-        self.parts = parts
+            self.earlier_runs = self.count(time.perf_counter())
+        self.instruments = instruments
 
     @property
     def trivial(self) -> bool:
-        """Whether a single strand does everything: it waits for nobody."""
-        return self.parts is None or len(self.parts.strands) == 1
+        """Whether there is only one executor, which never waits."""
+        return self.instruments is None or len(self.instruments.executors) == 1
 
     def read(self) -> tuple[System, System]:
-        """What happened since the last reading, and what happened in all."""
+        """Returns a report on the time since the last reading, and one on the whole time."""
         now = time.perf_counter()
-        counts = self.count(now)
-        self.most |= counts.most
-        recent = describe(counts.after(self.counted), now - self.last)
-        total = describe(
-            CounterTotals(counts.sums, counts.lags, counts.batches, counts.depths, self.most), now - self.began
-        )
-        self.counted, self.last = counts, now
-        return recent, total
+        totals = self.count(now)
+        self.max_depths |= totals.max_depths
+        recent = system_report(totals.since(self.last_totals), now - self.last_read)
+        all_counters = CounterTotals(totals.sums, totals.lags, totals.batches, totals.depths, self.max_depths)
+        overall = system_report(all_counters, now - self.started)
+        self.last_totals, self.last_read = totals, now
+        return recent, overall
 
     def count(self, now: float) -> CounterTotals:
-        """All counters, added up by role and by edge."""
-        counts = CounterTotals(defaultdict(float, self.before.sums), +self.before.lags, +self.before.batches)
-        if self.parts is None:
-            return counts
-        for strand in self.parts.strands:
-            counts.sums[strand.program.role, "life"] += strand.life.read(now)
-            counts.sums[strand.program.role, "sending"] += strand.sending.read(now)
-        for way, flow in flows(self.parts, now):
+        """Adds up all counters by role and by edge."""
+        earlier = self.earlier_runs
+        totals = CounterTotals(defaultdict(float, earlier.sums), +earlier.lags, +earlier.batches)
+        if self.instruments is None:
+            return totals
+        for executor in self.instruments.executors:
+            totals.sums[executor.program.role, "lifetime"] += executor.lifetime.read(now)
+            totals.sums[executor.program.role, "sending"] += executor.send_time.read(now)
+        for edge, counts in edge_counts(self.instruments, now):
             for name in ("messages", "bytes", "sender", "receiver"):
-                counts.sums[way, name] += getattr(flow, name)
-            counts.depths[way] += flow.depth
-            counts.most[way] += flow.most
-        for lanes in self.parts.lanes:
-            with lanes.condition:
-                counts.lags.update(lanes.lags if lanes.newest.value else ())
-        for role, together in coalescing(self.parts):
-            counts.batches.update({(role, size): number for size, number in together.sizes.copy().items()})
-        return counts
+                totals.sums[edge, name] += getattr(counts, name)
+            totals.depths[edge] += counts.depth
+            totals.max_depths[edge] += counts.max_depth
+        for admission in self.instruments.admissions:
+            with admission.condition:
+                totals.lags.update(admission.lags if admission.published.value else ())
+        for role, batcher in batchers_by_role(self.instruments):
+            totals.batches.update({(role, size): number for size, number in batcher.sizes.copy().items()})
+        return totals
 
 
-def flows(parts: MeterSources, now: float) -> Iterator[tuple[EdgeKey, EdgeCounts]]:
-    """What everything has counted, with the edge that it belongs to."""
-    for stream in parts.streams:
-        yield (role_of(stream.source), role_of(stream.dest), "stream"), stream_flow(stream, now)
-    for meeting in parts.meetings:
-        for name, clock in zip(meeting.names, meeting.clocks, strict=True):
-            yield (role_of(name), role_of(name), "merge"), EdgeCounts(receiver=clock.read(now))
-    for lanes in parts.lanes:
-        yield (role_of(lanes.names[0]), role_of(lanes.taker), "lanes"), lanes_flow(lanes, now)
-    coalesced = {role for role, _ in coalescing(parts)}
-    for strand in parts.strands:
-        yield from strand_flows(strand, parts.layout, strand.program.role in coalesced, now)
+def edge_counts(instruments: Instruments, now: float) -> Iterator[tuple[EdgeKey, EdgeCounts]]:
+    """Yields all counters that belong to an edge, with that edge."""
+    for stream in instruments.streams:
+        yield (role_of(stream.source), role_of(stream.dest), "stream"), stream_counts(stream, now)
+    for all_reduce in instruments.all_reduces:
+        for replica, stopwatch in zip(all_reduce.replicas, all_reduce.stopwatches, strict=True):
+            yield (role_of(replica), role_of(replica), "merge"), EdgeCounts(receiver=stopwatch.read(now))
+    for admission in instruments.admissions:
+        yield (role_of(admission.names[0]), role_of(admission.consumer), "lanes"), admission_counts(admission, now)
+    batched_roles = {role for role, _ in batchers_by_role(instruments)}
+    for executor in instruments.executors:
+        yield from executor_counts(executor, instruments.layout, executor.program.role in batched_roles, now)
 
 
-def stream_flow(stream: Stream, now: float) -> EdgeCounts:
+def stream_counts(stream: Stream, now: float) -> EdgeCounts:
     depth = len(stream.items)
-    # The most is from here to the next reading.
-    most, stream.most = max(stream.most, depth), depth
-    sent, waits = stream.sent, (stream.blocked.read(now), stream.starved.read(now))
-    return EdgeCounts(sent, stream.bytes * sent, *waits, depth, most)
+    # Each reading reports the maximum since the one before.
+    max_depth, stream.max_depth = max(stream.max_depth, depth), depth
+    sent, waits = stream.sent, (stream.send_wait.read(now), stream.receive_wait.read(now))
+    return EdgeCounts(sent, stream.message_bytes * sent, *waits, depth, max_depth)
 
 
-def lanes_flow(lanes: Admission, now: float) -> EdgeCounts:
-    with lanes.condition:
-        depth, taken = lanes.ready, sum(lane.taken for lane in lanes.lanes)
-        most, lanes.most = max(lanes.most, depth), depth
-    return EdgeCounts(taken, receiver=lanes.hungry.read(now), depth=depth, most=most)
+def admission_counts(admission: Admission, now: float) -> EdgeCounts:
+    with admission.condition:
+        depth, consumed = admission.ready_count, sum(lane.consumed for lane in admission.lanes)
+        max_depth, admission.max_ready = max(admission.max_ready, depth), depth
+    return EdgeCounts(consumed, receiver=admission.batch_wait.read(now), depth=depth, max_depth=max_depth)
 
 
-def strand_flows(
-    strand: Executor, layout: Layout | None, coalesced: bool, now: float
+def executor_counts(
+    executor: Executor, layout: Layout | None, batched: bool, now: float
 ) -> Iterator[tuple[EdgeKey, EdgeCounts]]:
-    program, role, times = strand.program, strand.program.role, strand.iterations
-    yield (role, RUN, "report"), EdgeCounts(sender=strand.clocks["report"].read(now))
+    program, role, iterations = executor.program, executor.program.role, executor.iterations
+    yield (role, RUN, "report"), EdgeCounts(sender=executor.waits["report"].read(now))
     if layout and layout.consumer and layout.role(role).in_lane:
-        yield (layout.consumer.name, role, "begin"), EdgeCounts(receiver=strand.clocks["begin"].read(now))
+        yield (layout.consumer.name, role, "begin"), EdgeCounts(receiver=executor.waits["begin"].read(now))
     if layout and program.register_reads:
-        maker = next(maker for maker, reader in layout.registers if reader == role)
+        publisher = next(publisher for publisher, reader in layout.registers if reader == role)
         size = sum(program.inputs[leaf].bytes for leaf in program.register_reads)
-        yield (maker, role, "register"), EdgeCounts(times, size * times)
-    if coalesced:
-        yield (role, role, "batch"), EdgeCounts(receiver=strand.clocks["batch"].read(now))
+        yield (publisher, role, "register"), EdgeCounts(iterations, size * iterations)
+    if batched:
+        yield (role, role, "batch"), EdgeCounts(receiver=executor.waits["batch"].read(now))
 
 
-def coalescing(parts: MeterSources) -> Iterator[tuple[str, Batcher]]:
-    """Where calls are made as one, with the role whose they are."""
-    for run, together in parts.together.items():
-        yield next(strand.program.role for strand in parts.strands if run in strand.executables), together
+def batchers_by_role(instruments: Instruments) -> Iterator[tuple[str, Batcher]]:
+    """Yields every batcher with its role."""
+    for compute, batcher in instruments.batchers.items():
+        executors = instruments.executors
+        yield next(executor.program.role for executor in executors if compute in executor.executables), batcher
 
 
-def describe(counts: CounterTotals, seconds: float) -> System:
-    """What was counted in so many seconds."""
-    sums, per_second = counts.sums, 1 / max(seconds, 1e-9)
+def system_report(totals: CounterTotals, seconds: float) -> System:
+    """Turns counters over a number of seconds into a report."""
+    sums, per_second = totals.sums, 1 / max(seconds, 1e-9)
     edges = [
         Edge(
-            *way,
-            messages=sums[way, "messages"] * per_second,
-            bytes=sums[way, "bytes"] * per_second,
-            depth=counts.depths[way],
-            most=counts.most[way],
-            sender_waits=sums[way, "sender"],
-            receiver_waits=sums[way, "receiver"],
+            *edge,
+            messages=sums[edge, "messages"] * per_second,
+            bytes=sums[edge, "bytes"] * per_second,
+            depth=totals.depths[edge],
+            most=totals.max_depths[edge],
+            sender_waits=sums[edge, "sender"],
+            receiver_waits=sums[edge, "receiver"],
         )
-        for way in counts.depths
+        for edge in totals.depths
     ]
-    lives = {role: seconds for (role, what), seconds in sums.items() if what == "life" and seconds}
-    shares = [share(role, life, sums[role, "sending"], edges) for role, life in lives.items()]
+    lifetimes = {role: seconds for (role, name), seconds in sums.items() if name == "lifetime" and seconds}
+    shares = [time_share(role, lifetime, sums[role, "sending"], edges) for role, lifetime in lifetimes.items()]
     batches: dict[str, dict[int, int]] = {}
-    for (role, size), number in counts.batches.items():
+    for (role, size), number in totals.batches.items():
         batches.setdefault(role, {})[size] = number
-    return System(seconds, tuple(shares), tuple(edges), Lag(dict(counts.lags)) if counts.lags else None, batches)
+    return System(seconds, tuple(shares), tuple(edges), Lag(dict(totals.lags)) if totals.lags else None, batches)
 
 
-def share(role: str, life: float, sending: float, edges: Sequence[Edge]) -> Share:
-    """How a role's time divides: it waits at its ends of all edges, for room on a stream while it sends."""
+def time_share(role: str, lifetime: float, sending: float, edges: Sequence[Edge]) -> Share:
+    """Divides a role's lifetime into computing, waiting and sending."""
     waits = sum(edge.sender_waits for edge in edges if edge.source == role)
     waits += sum(edge.receiver_waits for edge in edges if edge.dest == role)
+    # The time of sending includes waiting for space in the stream.
     blocked = sum(edge.sender_waits for edge in edges if edge.source == role and edge.kind == "stream")
-    waiting = min(waits, life)
-    sending = min(max(0.0, sending - blocked), life - waiting)
-    return Share(role, (life - waiting - sending) / life, waiting / life, sending / life)
+    waiting = min(waits, lifetime)
+    sending = min(max(0.0, sending - blocked), lifetime - waiting)
+    return Share(role, (lifetime - waiting - sending) / lifetime, waiting / lifetime, sending / lifetime)
 
 
-def role_of(name: str) -> str:
+def role_of(replica: str) -> str:
     """
     >>> role_of("actor[3]")
     'actor'
     """
-    return name.rpartition("[")[0]
+    return replica.rpartition("[")[0]

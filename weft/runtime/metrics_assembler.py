@@ -1,7 +1,8 @@
-"""What the strands of a run report, put together into rows: one for each iteration of the whole loop.
+"""Assembles per-iteration metrics of the whole loop from the replicas' reports.
 
-In step, row number `n` is what all strands measured in their iteration `n`. Lanes have no common number: there a row is
-as many reports of a role as make one iteration of the whole loop, in the order in which they came.
+In a synchronous run, the metrics of iteration `n` come from the reports of all replicas on their iteration `n`. Lanes
+have no common iteration number: there, the metrics of an iteration come from the next reports of each role, in order of
+arrival, as many as make up one iteration of the whole loop.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,68 +18,76 @@ from weft.metrics import Mean
 from weft.project.project import Projection
 from weft.runtime.channel import RunControl, Stopwatch
 from weft.runtime.interpreter import sum_of
+from weft.runtime.scatter import LeafValues
 
-# Rows that a strand may be ahead of the one that is still open. In step it is what bounds those that nothing else does;
-# lanes are never so far ahead of who takes from them, so that it does not hold them up.
+# How many iterations a replica's reports may be ahead of the last complete one. In a synchronous run this bounds
+# replicas that no message holds back. Lanes never get that far ahead of the consumer, so they never wait for it.
 MAX_ITERATIONS_AHEAD = 4
 
 
 @dataclass
 class MetricsAssembler:
-    """Open rows, by number."""
+    """Collects the replicas' reports, and hands out the metrics of one iteration after the other."""
 
-    wait: RunControl
+    control: RunControl
     projection: Projection
-    rows: dict[int, "IterationReports"] = field(default_factory=dict)
+    pending: dict[int, "IterationReports"] = field(default_factory=dict)
+    """The reports on iterations that have not been handed out, by iteration, from 1."""
     done: int = 0
-    """Rows that were complete."""
+    """The number of iterations handed out."""
 
     def __post_init__(self) -> None:
-        layout, states = self.projection.layout, self.projection.trace.state_tree.num_leaves
+        layout, leaf_count = self.projection.layout, self.projection.trace.state_tree.num_leaves
         self.expected = {role.name: reports_per_iteration(role) for role in layout.roles}
-        self.came = dict.fromkeys(self.expected, 0)
+        self.received = dict.fromkeys(self.expected, 0)
         homes = self.projection.homes
-        self.metrics = {
-            name: [index for index in range(states, len(homes)) if homes[index] == name] for name in self.expected
+        self.metric_outputs = {
+            name: [index for index in range(leaf_count, len(homes)) if homes[index] == name] for name in self.expected
         }
-        self.whole = sum(self.expected.values())
-        # Whoever follows waits for whole rows: to wake it for every report would cost more than the report.
-        self.condition = self.wait.condition()
-        self.complete = self.wait.condition(beside=self.condition)
+        self.expected_total = sum(self.expected.values())
+        # `wait_for_next` is woken only for complete iterations: waking it costs more than a report.
+        self.condition = self.control.condition()
+        self.complete = self.control.condition(same_lock_as=self.condition)
 
     def report(
-        self, role: Role, replica: int, number: int, outputs: dict[int, Any], clock: Stopwatch, lags: Sequence[int] = ()
+        self, role: Role, replica: int, number: int, outputs: LeafValues, stopwatch: Stopwatch, lags: Sequence[int] = ()
     ) -> None:
-        """What a replica of a role measured in its iteration `number`, from 1; how late the work was that it took."""
+        """Adds a replica's outputs of its iteration `number`, from 1, and the lags of the lanes that it consumed.
+
+        Blocks while the replica is too far ahead of the others.
+        """
         with self.condition:
-            row = self.place(role, number)
-            self.wait.until(
-                self.condition, lambda: row <= self.done + MAX_ITERATIONS_AHEAD, clock, "the reports of others"
+            iteration = self.iteration_of(role, number)
+            self.control.wait_until(
+                self.condition,
+                lambda: iteration <= self.done + MAX_ITERATIONS_AHEAD,
+                stopwatch,
+                "the reports of other replicas",
             )
-            measured = {index: outputs[index] for index in self.metrics[role.name]}
-            open_row = self.rows.setdefault(row, IterationReports())
-            open_row.add(role, replica, measured, lags)
-            if open_row.came == self.whole:
+            metrics = {index: outputs[index] for index in self.metric_outputs[role.name]}
+            reports = self.pending.setdefault(iteration, IterationReports())
+            reports.add(role, replica, metrics, lags)
+            if reports.count == self.expected_total:
                 self.complete.notify_all()
 
-    def place(self, role: Role, number: int) -> int:
-        """The number of the row that a report belongs to."""
+    def iteration_of(self, role: Role, number: int) -> int:
+        """Returns the iteration of the whole loop that a report belongs to."""
         if not self.projection.layout.lanes:
             return number
-        self.came[role.name] += 1
-        return (self.came[role.name] - 1) // self.expected[role.name] + 1
+        self.received[role.name] += 1
+        return (self.received[role.name] - 1) // self.expected[role.name] + 1
 
-    def next(self, pause: Callable[[], None]) -> Any:
-        """The metrics of the next row, as soon as it is complete; `pause` is called now and then while waiting."""
-        while (row := self.take()) is None:
-            pause()
-        states, tree = self.projection.trace.state_tree.num_leaves, self.projection.trace.metric_tree
-        totals = row.totals({role.name: role for role in self.projection.layout.roles})
-        metrics = jax.tree.unflatten(tree, [totals[states + index] for index in range(tree.num_leaves)])
-        return row.lateness() | metrics if row.lags else metrics
+    def wait_for_next(self, on_idle: Callable[[], None]) -> Any:
+        """Waits for the metrics of the next iteration. Calls `on_idle` about every 0.1 s while waiting."""
+        while (reports := self.pop_next()) is None:
+            on_idle()
+        leaf_count, tree = self.projection.trace.state_tree.num_leaves, self.projection.trace.metric_tree
+        totals = reports.totals({role.name: role for role in self.projection.layout.roles})
+        metrics = jax.tree.unflatten(tree, [totals[leaf_count + index] for index in range(tree.num_leaves)])
+        return reports.lag_metrics() | metrics if reports.lags else metrics
 
-    def take(self) -> "IterationReports | None":
-        """The next row, if it is complete within a moment."""
+    def pop_next(self) -> "IterationReports | None":
+        """Removes and returns the next iteration's reports, or None if they are not complete within 0.1 s."""
         with self.condition:
             if not self.is_complete(self.done + 1):
                 self.complete.wait(0.1)
@@ -86,69 +95,73 @@ class MetricsAssembler:
                 return None
             self.done += 1
             self.condition.notify_all()
-            return self.rows.pop(self.done)
+            return self.pending.pop(self.done)
 
-    def is_complete(self, number: int) -> bool:
-        return number in self.rows and self.rows[number].came == self.whole
+    def is_complete(self, iteration: int) -> bool:
+        return iteration in self.pending and self.pending[iteration].count == self.expected_total
 
 
 @dataclass
 class IterationReports:
-    """Reports: metrics are totals and counts, so that putting them together is addition."""
+    """The reports on one iteration. Metrics are totals and counts, so assembling them is addition."""
 
-    reports: dict[str, list[tuple[int, dict[int, Any]]]] = field(default_factory=dict)
-    """By role, what each replica measured."""
+    metrics: dict[str, list[tuple[int, LeafValues]]] = field(default_factory=dict)
+    """By role, pairs of a replica and its metrics."""
     lags: list[int] = field(default_factory=list)
-    """Of the work that was taken."""
+    """The lag of each consumed lane."""
 
     @property
-    def came(self) -> int:
-        return sum(map(len, self.reports.values()))
+    def count(self) -> int:
+        return sum(map(len, self.metrics.values()))
 
-    def add(self, role: Role, replica: int, measured: dict[int, Any], lags: Sequence[int] = ()) -> None:
+    def add(self, role: Role, replica: int, metrics: LeafValues, lags: Sequence[int] = ()) -> None:
         self.lags += lags
-        self.reports.setdefault(role.name, []).append((replica, measured))
+        self.metrics.setdefault(role.name, []).append((replica, metrics))
 
     def totals(self, roles: Mapping[str, Role]) -> dict[int, np.ndarray]:
-        """The sums in the order of replicas, whoever came first: the same bits every time."""
+        """Adds the metrics in the order of replicas, so that the order of arrival does not change the bits."""
         return {
             index: total
-            for name, reports in self.reports.items()
-            for index, total in _added(roles[name], [part for _, part in sorted(reports, key=lambda it: it[0])]).items()
+            for name, reports in self.metrics.items()
+            for index, total in _role_totals(
+                roles[name], [metrics for _, metrics in sorted(reports, key=lambda report: report[0])]
+            ).items()
         }
 
-    def lateness(self) -> dict[str, Mean]:
-        """The lag of the row's work as metrics, in its mean and at most."""
+    def lag_metrics(self) -> dict[str, Mean]:
+        """Returns the mean and the maximum lag as metrics."""
         pairs = {"lag": (sum(self.lags), len(self.lags)), "lag_max": (max(self.lags), 1)}
         return {name: Mean(*np.array(pair, np.float32)[:, None]) for name, pair in pairs.items()}
 
 
-def _added(role: Role, reports: list[dict[int, Any]]) -> dict[int, np.ndarray]:
-    """The sum of what the replicas of a role measured."""
+def reports_per_iteration(role: Role) -> int:
+    """Returns the number of iterations of a role's replicas that make up one iteration of the whole loop."""
+    return role.replicas if role.take is None else role.replicas * role.lanes_per_replica // role.take
+
+
+def _role_totals(role: Role, reports: list[LeafValues]) -> dict[int, np.ndarray]:
+    """Adds the metrics of a role's reports."""
     columns = {index: [report[index] for report in reports] for index in reports[0]}
     if role.devices > 1 or role.on:
-        arrays = {index: np.concatenate([_by_device(part, role) for part in parts]) for index, parts in columns.items()}
+        arrays = {
+            index: np.concatenate([_by_device(value, role) for value in column]) for index, column in columns.items()
+        }
         return {index: np.sum(array, axis=0) for index, array in arrays.items()}
-    # One call and one transfer for all: a metric is a few numbers, and there may be thousands of reports a second.
-    kinds: dict[Any, list[int]] = {}
-    for index, parts in columns.items():
-        kinds.setdefault((parts[0].shape, parts[0].dtype), []).append(index)
+    # One call and one transfer for all metrics of a kind: there may be thousands of reports per second.
+    indices_by_kind: dict[Any, list[int]] = {}
+    for index, column in columns.items():
+        indices_by_kind.setdefault((column[0].shape, column[0].dtype), []).append(index)
     return {
         index: total
-        for same in kinds.values()
-        for index, total in zip(same, np.asarray(_sums([columns[index] for index in same])), strict=True)
+        for indices in indices_by_kind.values()
+        for index, total in zip(indices, np.asarray(_sums([columns[index] for index in indices])), strict=True)
     }
 
 
-def _by_device(part: Any, role: Role) -> np.ndarray:
-    return np.asarray(part) if role.devices > 1 else np.asarray(part)[None]
+def _by_device(value: Any, role: Role) -> np.ndarray:
+    return np.asarray(value) if role.devices > 1 else np.asarray(value)[None]
 
 
 @jax.jit
 def _sums(columns: list[list[Any]]) -> Any:
-    return jnp.stack([sum_of(parts) for parts in columns])
-
-
-def reports_per_iteration(role: Role) -> int:
-    """How many iterations of its replicas together make one of the whole loop."""
-    return role.replicas if role.take is None else role.replicas * role.lanes_per_replica // role.take
+    return jnp.stack([sum_of(values) for values in columns])

@@ -1,7 +1,7 @@
-"""Sharing out a state over the replicas of each role, and putting it together again.
+"""Scatters the state over the replicas of every role, and gathers it again.
 
-A leaf with a batch axis is divided along it; a leaf without one goes to everybody, and a random key is folded with the
-number of the share, so that no two replicas draw the same numbers. With one share nothing changes.
+A leaf with a batch axis is split along it. A leaf without one is copied to every replica, and a random key is folded
+with the index of the share, so that no two replicas draw the same numbers. A role with one share gets a plain copy.
 """
 
 from typing import Any
@@ -12,20 +12,24 @@ import jax.numpy as jnp
 from weft.layout.layout import Role
 from weft.project.links import is_key
 from weft.project.project import Projection
-from weft.runtime.devices import Devices
+from weft.runtime.devices import Devices, to_default_device
 from weft.runtime.keys import fold_keys
 
-ReplicaStates = dict[tuple[str, int], dict[int, Any]]
+ReplicaId = tuple[str, int]
+"""A role's name and the index of one of its replicas."""
+LeafValues = dict[int, Any]
+"""Leaves of the state or outputs of a program, by index."""
+ReplicaStates = dict[ReplicaId, LeafValues]
 
 
 @jax.jit
 def copy_arrays(leaves: Any) -> Any:
-    """The same arrays, in memory of their own."""
+    """Copies arrays to new buffers."""
     return jax.tree.map(jnp.copy, leaves)
 
 
 def scatter_state(projection: Projection, state: Any) -> ReplicaStates:
-    """For every replica, the leaves of the state that it starts from; copies, so that it may overwrite them."""
+    """Returns the leaves that each replica starts from. They are copies, because replicas donate their buffers."""
     leaves = jax.tree.leaves(state)
     return {
         (role.name, index): dict(zip(program.inputs, _replica_leaves(projection, role, index, leaves), strict=True))
@@ -35,40 +39,34 @@ def scatter_state(projection: Projection, state: Any) -> ReplicaStates:
     }
 
 
-def gather_state(projection: Projection, ends: ReplicaStates) -> Any:
-    """The whole state, from the outputs of all replicas."""
+def gather_state(projection: Projection, replica_states: ReplicaStates) -> Any:
+    """Builds the whole state from the outputs of all replicas."""
     leaves = []
     for leaf in range(projection.trace.state_tree.num_leaves):
-        role, parts = _parts(projection, ends, leaf)
+        role, shares = _shares(projection, replica_states, leaf)
         axis = projection.batch_axes[role.name][leaf]
-        leaves.append(_here(parts[0]) if axis is None or len(parts) == 1 else _joined(parts, axis))
+        leaves.append(
+            to_default_device(shares[0])
+            if axis is None or len(shares) == 1
+            else jnp.concatenate([to_default_device(share) for share in shares], axis=axis)
+        )
     return jax.tree.unflatten(projection.trace.state_tree, leaves)
 
 
-def _joined(parts: list[Any], axis: int) -> Any:
-    """One array from parts that may be on different devices."""
-    return jnp.concatenate([_here(part) for part in parts], axis=axis)
-
-
-def _here(part: Any) -> Any:
-    """The same on the first device, where a state is whole."""
-    return jax.device_put(part, jax.devices()[0])
-
-
-def _parts(projection: Projection, outputs: ReplicaStates, index: int) -> tuple[Role, list[Any]]:
-    """An output's parts in order of their shares, from the role that is its home."""
-    role = projection.layout.role(projection.homes[index])
-    arrays = [outputs[role.name, replica][index] for replica in range(role.replicas)]
+def _shares(projection: Projection, replica_states: ReplicaStates, leaf: int) -> tuple[Role, list[Any]]:
+    """Returns a leaf's home role, and the leaf's shares on its replicas and their devices, in order."""
+    role = projection.layout.role(projection.homes[leaf])
+    arrays = [replica_states[role.name, replica][leaf] for replica in range(role.replicas)]
     return role, [array[d] for array in arrays for d in range(role.devices)] if role.devices > 1 else arrays
 
 
 def _replica_leaves(projection: Projection, role: Role, index: int, leaves: list[Any]) -> list[Any]:
-    wanted, axes = projection.programs[role.name].inputs, projection.batch_axes[role.name]
-    spread = Devices.of(projection.layout, role, index).spread
+    inputs, axes = projection.programs[role.name].inputs, projection.batch_axes[role.name]
+    from_shards = Devices.of(projection.layout, role, index).from_shards
     if role.instances == 1:
-        return [spread([leaf]) for leaf in copy_arrays([leaves[leaf] for leaf in wanted])]
+        return [from_shards([leaf]) for leaf in copy_arrays([leaves[leaf] for leaf in inputs])]
     shares = range(index * role.devices, (index + 1) * role.devices)
-    return [spread([_share(leaves[leaf], axes[leaf], role, share) for share in shares]) for leaf in wanted]
+    return [from_shards([_share(leaves[leaf], axes[leaf], role, share) for share in shares]) for leaf in inputs]
 
 
 def _share(leaf: Any, axis: int | None, role: Role, share: int) -> Any:

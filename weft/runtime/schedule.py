@@ -1,7 +1,8 @@
-"""What a strand does between its iterations: whether to go on, and from what.
+"""Schedules: when a replica starts its next iteration, and from which values.
 
-In step with the others it only counts. In a lane it begins when it may, from what the register holds; where lanes are
-taken, it chooses them first and publishes what it made of them. A free role counts, and may publish and read too.
+Synchronous replicas and replicas of `free` roles execute a fixed number of iterations. A lane starts an iteration when
+the consumer's admission allows it, from the latest published version. The consumer waits for ready lanes, and publishes
+its results. A schedule can be wrapped to read or publish the register of a `free` role as well.
 """
 
 from dataclasses import dataclass
@@ -11,151 +12,150 @@ from weft.runtime.channel import Stream
 from weft.runtime.devices import Devices
 from weft.runtime.executor import Executor
 from weft.runtime.lanes import Admission, Register
-
-State = dict[int, Any]
+from weft.runtime.scatter import LeafValues
 
 
 class Schedule(Protocol):
-    """The course of a strand's iterations."""
+    """Controls the iterations of one replica."""
 
-    def begin(self, state: State) -> bool:
-        """Wait until the next iteration may begin, and complete what it starts from; false if there is none."""
+    def begin(self, state: LeafValues) -> bool:
+        """Waits until the next iteration may start, and adds register values to `state`. False after the last one."""
         ...
 
-    def end(self, outputs: State) -> None:
-        """An iteration is over."""
+    def end(self, outputs: LeafValues) -> None:
+        """Called at the end of every iteration."""
         ...
 
 
 @dataclass
 class SynchronousSchedule:
-    """A given number of iterations, whatever the others do: messages keep them together."""
+    """A fixed number of iterations. Messages keep the replicas in step."""
 
-    times: int
+    iterations: int
     done: int = 0
 
-    def begin(self, state: State) -> bool:
-        return self.done < self.times
+    def begin(self, state: LeafValues) -> bool:
+        return self.done < self.iterations
 
-    def end(self, outputs: State) -> None:
+    def end(self, outputs: LeafValues) -> None:
         self.done += 1
 
 
 @dataclass
 class LaneCursor:
-    """A replica's place: its lane, and the iteration that it is in there. Others of the lane may be in the next."""
+    """A replica's position in its lane. Another replica of the same lane may already be in the next iteration."""
 
-    lanes: Admission
-    index: int
-    number: int = 0
+    admission: Admission
+    lane: int
+    iteration: int = 0
 
-    def arrive(self) -> None:
-        self.lanes.arrive(self.index, self.number)
+    def mark_ready(self) -> None:
+        self.admission.mark_ready(self.lane, self.iteration)
 
 
 @dataclass
 class LaneSchedule:
-    """Iterations as long as there is work, each from the newest version."""
+    """Iterations of a lane: each starts from the latest published version, until no work is left."""
 
-    place: LaneCursor
-    strand: Executor
-    reads: frozenset[int]
-    """The leaves that whoever takes publishes."""
+    cursor: LaneCursor
+    executor: Executor
+    register_reads: frozenset[int]
+    """The leaves that the consumer publishes."""
 
-    def begin(self, state: State) -> bool:
-        place = self.place
-        if not place.lanes.begin(place.index, place.number + 1, self.strand.clocks["begin"]):
+    def begin(self, state: LeafValues) -> bool:
+        admission, lane = self.cursor.admission, self.cursor.lane
+        if not admission.begin(lane, self.cursor.iteration + 1, self.executor.waits["begin"]):
             return False
-        place.number += 1
-        if self.reads:
-            devices = self.strand.devices
-            newest = place.lanes.read(place.index, devices, devices.bring)
-            state.update({leaf: newest[leaf] for leaf in self.reads})
+        self.cursor.iteration += 1
+        if self.register_reads:
+            devices = self.executor.devices
+            published = admission.read(lane, devices, devices.transfer)
+            state.update({leaf: published[leaf] for leaf in self.register_reads})
         return True
 
-    def end(self, outputs: State) -> None:
-        self.place.arrive()
+    def end(self, outputs: LeafValues) -> None:
+        self.cursor.mark_ready()
 
 
 @dataclass
 class ConsumerSchedule:
-    """A given number of iterations, each with the lanes that are ready."""
+    """A fixed number of iterations of the consumer, each on a batch of ready lanes."""
 
-    lanes: Admission
-    times: int
-    strand: Executor
+    admission: Admission
+    iterations: int
+    executor: Executor
     done: int = 0
 
-    def begin(self, state: State) -> bool:
-        if self.done == self.times:
+    def begin(self, state: LeafValues) -> bool:
+        if self.done == self.iterations:
             return False
-        self.strand.chosen = self.lanes.form()
-        # Who publishes nothing leaves nobody behind.
-        self.strand.lags = self.lanes.latest if self.strand.program.register_writes else ()
+        self.executor.chosen_lanes = self.admission.form_batch()
+        # Lag is only defined if the consumer publishes versions.
+        self.executor.lags = self.admission.batch_lags if self.executor.program.register_writes else ()
         return True
 
-    def end(self, outputs: State) -> None:
+    def end(self, outputs: LeafValues) -> None:
         self.done += 1
-        self.lanes.publish(_written(self.strand, outputs))
+        self.admission.publish(_register_values(self.executor, outputs))
 
 
 @dataclass
 class RegisterReaderSchedule:
-    """Another pace, where an iteration starts from what a free role published last."""
+    """Another schedule, where each iteration starts from the latest version that a `free` role published."""
 
-    pace: Schedule
+    schedule: Schedule
     register: Register
-    reads: frozenset[int]
+    register_reads: frozenset[int]
     devices: Devices
 
-    def begin(self, state: State) -> bool:
-        if not self.pace.begin(state):
+    def begin(self, state: LeafValues) -> bool:
+        if not self.schedule.begin(state):
             return False
-        newest = self.register.read(self.devices, self.devices.bring)
-        state.update({leaf: newest[leaf] for leaf in self.reads})
+        published = self.register.read(self.devices, self.devices.transfer)
+        state.update({leaf: published[leaf] for leaf in self.register_reads})
         return True
 
-    def end(self, outputs: State) -> None:
-        self.pace.end(outputs)
+    def end(self, outputs: LeafValues) -> None:
+        self.schedule.end(outputs)
 
 
 @dataclass
 class RegisterPublisherSchedule:
-    """Another pace, where an iteration ends with publishing what it made."""
+    """Another schedule, where each iteration ends by publishing its results."""
 
-    pace: Schedule
+    schedule: Schedule
     register: Register
-    strand: Executor
+    executor: Executor
 
-    def begin(self, state: State) -> bool:
-        return self.pace.begin(state)
+    def begin(self, state: LeafValues) -> bool:
+        return self.schedule.begin(state)
 
-    def end(self, outputs: State) -> None:
-        self.pace.end(outputs)
-        self.register.publish(_written(self.strand, outputs))
+    def end(self, outputs: LeafValues) -> None:
+        self.schedule.end(outputs)
+        self.register.publish(_register_values(self.executor, outputs))
 
 
 @dataclass
 class LaneStream:
-    """A lane's end of a stream to or from whoever takes: it arrives when it must wait for it."""
+    """A lane's end of a stream to or from the consumer. Blocking on the consumer marks the lane ready."""
 
     stream: Stream
-    at: LaneCursor
+    cursor: LaneCursor
 
     @property
-    def place(self) -> Devices | None:
-        return self.stream.place
+    def dest_device(self) -> Devices | None:
+        return self.stream.dest_device
 
     def put(self, item: Any) -> None:
         if self.stream.full:
-            self.at.arrive()
+            self.cursor.mark_ready()
         self.stream.put(item)
 
     def get(self) -> Any:
-        self.at.arrive()
+        self.cursor.mark_ready()
         return self.stream.get()
 
 
-def _written(strand: Executor, outputs: State) -> State:
-    """What a strand publishes of what it made."""
-    return {leaf: strand.devices.one(outputs[leaf]) for leaf in strand.program.register_writes}
+def _register_values(executor: Executor, outputs: LeafValues) -> LeafValues:
+    """Selects the outputs that the role publishes."""
+    return {leaf: executor.devices.first_shard(outputs[leaf]) for leaf in executor.program.register_writes}

@@ -1,51 +1,52 @@
-"""The state of a run as it goes on, put together from what its strands hand over.
+"""Snapshots of the whole state while a run goes on, assembled from the replicas' parts.
 
-In step, a strand hands over its part after the very iteration that was asked for. Lanes have no common iteration: there
-each strand hands over its part at the next opportunity, and only one state is asked for at a time.
+Synchronous replicas contribute their part after the very iteration that the snapshot is for. Lanes have no common
+iteration: each replica contributes its part after its next iteration, and only one snapshot is requested at a time.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-ReplicaId = tuple[str, int]
-ReplicaStates = dict[ReplicaId, dict[int, Any]]
+from weft.runtime.scatter import LeafValues, ReplicaId, ReplicaStates
 
 
 @dataclass
 class Snapshots:
-    """Parts of states, by the number that each was asked for under."""
+    """Collects the replicas' parts of each snapshot. A snapshot is identified by an iteration."""
 
-    strands: frozenset[ReplicaId]
-    in_step: bool
-    due: Callable[[int], bool]
-    asked: int = 0
-    """In lanes: the number that was asked for and is not complete."""
-    parts: dict[int, ReplicaStates] = field(default_factory=dict)
-    ended: ReplicaStates = field(default_factory=dict)
-    """What strands ended with."""
-    given: dict[ReplicaId, int] = field(default_factory=dict)
-    """The number that each strand last handed over its part for."""
+    replicas: frozenset[ReplicaId]
+    synchronous: bool
+    is_due: Callable[[int], bool]
+    """Whether a snapshot is due at an iteration."""
+    requested: int = 0
+    """With lanes: the snapshot that was requested and is not complete yet, or 0."""
+    pending: dict[int, ReplicaStates] = field(default_factory=dict)
+    final: ReplicaStates = field(default_factory=dict)
+    """The outputs of the replicas that have ended."""
+    last_contributed: dict[ReplicaId, int] = field(default_factory=dict)
 
-    def offer(self, here: ReplicaId, number: int, part: Callable[[], dict[int, Any]]) -> None:
-        """A strand is done with its iteration `number`, and can hand over its part of the state."""
-        wanted = number if self.in_step and self.due(number) else self.asked
-        # Not to be looked up in `parts`: what was asked for a moment ago may have been taken since.
-        if wanted and self.given.get(here) != wanted:
-            self.given[here] = wanted
-            self.parts.setdefault(wanted, {})[here] = part()
+    def offer(self, replica: ReplicaId, iteration: int, copy_part: Callable[[], LeafValues]) -> None:
+        """Called by a replica at the end of an iteration. Calls `copy_part` if a snapshot needs the replica's part."""
+        wanted = iteration if self.synchronous and self.is_due(iteration) else self.requested
+        # `pending` cannot tell whether the replica has contributed: the snapshot may have been collected meanwhile.
+        if wanted and self.last_contributed.get(replica) != wanted:
+            self.last_contributed[replica] = wanted
+            self.pending.setdefault(wanted, {})[replica] = copy_part()
 
-    def take(self, number: int) -> ReplicaStates | None:
-        """The parts of a state that is complete when row `number` is, if one was asked for."""
-        if self.in_step:
-            return self.parts.pop(number) if self.due(number) else None
-        if not self.asked:
-            self.asked = number if self.due(number) else 0
+    def collect(self, iteration: int) -> ReplicaStates | None:
+        """Returns a complete snapshot, if there is one when all metrics of `iteration` have been reported.
+
+        With lanes, this also requests a new snapshot when one is due and no other is outstanding.
+        """
+        if self.synchronous:
+            return self.pending.pop(iteration) if self.is_due(iteration) else None
+        if not self.requested:
+            self.requested = iteration if self.is_due(iteration) else 0
             return None
-        parts = self.ended | self.parts.get(self.asked, {})
-        if parts.keys() != self.strands:
+        parts = self.final | self.pending.get(self.requested, {})
+        if parts.keys() != self.replicas:
             return None
-        # Nobody need have handed over anything: all may have ended.
-        self.parts.pop(self.asked, None)
-        self.asked = 0
+        # If all replicas had ended before they could contribute, nothing is pending.
+        self.pending.pop(self.requested, None)
+        self.requested = 0
         return parts

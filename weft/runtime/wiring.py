@@ -1,7 +1,4 @@
-"""What connects the threads of a run: their channels and lanes, and the strands that hold the ends.
-
-Everything here is made before anything runs, from the projection alone.
-"""
+"""Builds the executors of a run and everything that connects them, from the projection, before any thread starts."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,9 +16,9 @@ from weft.runtime.devices import Devices
 from weft.runtime.executor import Executor, StreamEnd
 from weft.runtime.interpreter import MERGES
 from weft.runtime.lanes import Admission, PublishedValue, Register
-from weft.runtime.meter import MeterSources
+from weft.runtime.meter import Instruments
 from weft.runtime.metrics_assembler import reports_per_iteration
-from weft.runtime.scatter import copy_arrays
+from weft.runtime.scatter import ReplicaId, copy_arrays
 from weft.runtime.schedule import (
     ConsumerSchedule,
     LaneCursor,
@@ -36,167 +33,175 @@ from weft.runtime.schedule import (
 
 @dataclass
 class Wiring:
-    """The channels of one run, each made when its first end is asked for."""
+    """The executors of one run, and the streams, all-reduces, batchers, admissions and registers between them."""
 
     projection: Projection
-    wait: RunControl
-    times: int
-    executables: Mapping[tuple[str, int], Mapping[Compute, Callable[..., Any]]]
-    coalesced: Mapping[str, Mapping[Compute, BatchedCompute]]
+    control: RunControl
+    passes: int
+    executables: Mapping[ReplicaId, Mapping[Compute, Callable[..., Any]]]
+    batched: Mapping[str, Mapping[Compute, BatchedCompute]]
     streams: dict[tuple[str, int, int], Stream] = field(default_factory=dict)
-    meetings: dict[str, AllReduce] = field(default_factory=dict)
-    together: dict[Compute, Batcher] = field(default_factory=dict)
-    places: dict[tuple[str, int], LaneCursor] = field(default_factory=dict)
+    """By message, source replica and destination replica."""
+    all_reduces: dict[str, AllReduce] = field(default_factory=dict)
+    batchers: dict[Compute, Batcher] = field(default_factory=dict)
+    cursors: dict[ReplicaId, LaneCursor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.layout = self.projection.layout
-        self.lanes = self.make_lanes()
-        makers = [role.name for role in self.layout.roles if role.free and self.writes(role.name)]
-        self.registers = {maker: Register(self.wait) for maker in makers}
-        self.strands = [self.strand(role, index) for role in self.layout.roles for index in range(role.replicas)]
+        self.admissions = self.make_admissions()
+        publishers = [role.name for role in self.layout.roles if role.free and self.register_writes(role.name)]
+        self.registers = {publisher: Register(self.control) for publisher in publishers}
+        self.executors = [
+            self.make_executor(role, index) for role in self.layout.roles for index in range(role.replicas)
+        ]
 
-    def parts(self) -> MeterSources:
-        """What counts as it goes."""
-        return MeterSources(
-            self.strands,
+    def instruments(self) -> Instruments:
+        """Returns the parts of the run whose counters the meter reads."""
+        return Instruments(
+            self.executors,
             [*self.streams.values()],
-            [*self.meetings.values()],
-            self.lanes,
-            self.together,
+            [*self.all_reduces.values()],
+            self.admissions,
+            self.batchers,
             self.layout,
         )
 
-    def strand(self, role: Role, index: int) -> Executor:
+    def schedule(self, role: Role, executor: Executor) -> Schedule:
+        """Returns the schedule of a replica, wrapped for each register of a `free` role that it publishes or reads."""
+        schedule, program = self.base_schedule(role, executor), executor.program
+        for publisher, register in self.registers.items():
+            reads = program.register_reads & self.register_writes(publisher)
+            if publisher == role.name and executor.index == 0:
+                schedule = RegisterPublisherSchedule(schedule, register, executor)
+            elif (publisher, role.name) in self.layout.registers and reads:
+                schedule = RegisterReaderSchedule(schedule, register, reads, executor.devices)
+        return schedule
+
+    def base_schedule(self, role: Role, executor: Executor) -> Schedule:
+        if not self.layout.lanes or role.free:
+            return SynchronousSchedule(self.passes)
+        if role.take is not None:
+            iterations = self.passes * reports_per_iteration(role) // role.replicas
+            return ConsumerSchedule(self.admissions[executor.index], iterations, executor)
+        from_free_roles = frozenset[int]().union(*map(self.register_writes, self.registers))
+        return LaneSchedule(
+            self.cursor(role, executor.index), executor, executor.program.register_reads - from_free_roles
+        )
+
+    def publish_initial_state(self, leaves: list[Any]) -> None:
+        """Publishes the state before the run as version 0 of every register."""
+
+        def initial(role: str) -> PublishedValue:
+            writes = sorted(self.register_writes(role))
+            return PublishedValue(dict(zip(writes, copy_arrays([leaves[leaf] for leaf in writes]), strict=True)))
+
+        for publisher, register in self.registers.items():
+            register.latest = initial(publisher)
+        if self.layout.consumer is not None:
+            published = initial(self.layout.consumer.name)
+            for admission in self.admissions:
+                admission.published = published
+
+    def register_writes(self, role: str) -> frozenset[int]:
+        return self.projection.programs[role].register_writes
+
+    def make_executor(self, role: Role, index: int) -> Executor:
         program = self.projection.programs[role.name]
         steps = [step for step, _ in walk(program.steps)]
-        strand = Executor(
+        executor = Executor(
             program,
             index,
             dict(self.executables[role.name, index]),
             {step: self.outgoing(role, index, step) for step in steps if isinstance(step, Send)},
             {step: self.incoming(role, index, step) for step in steps if isinstance(step, Recv)},
-            {step: self.meeting(role, step) for step in steps if isinstance(step, Merge)},
+            {step: self.all_reduce(role, step) for step in steps if isinstance(step, Merge)},
             Devices.of(self.layout, role, index),
-            served=1 if role.take is None else role.lanes_per_replica,
+            lane_count=1 if role.take is None else role.lanes_per_replica,
         )
-        for run, coalesced in self.coalesced[role.name].items():
-            if run not in self.together:
-                self.together[run] = Batcher(self.wait, coalesced, role.batch, role.wait)
-            strand.executables[run] = self.calling(self.together[run], role, strand)
-        return strand
+        for compute, batched in self.batched[role.name].items():
+            if compute not in self.batchers:
+                self.batchers[compute] = Batcher(self.control, batched, role.batch, role.wait)
+            executor.executables[compute] = self.batched_call(self.batchers[compute], role, executor)
+        return executor
 
-    def calling(self, together: Batcher, role: Role, strand: Executor) -> Callable[..., Any]:
-        """A strand's way to call a run together with others."""
-        place, clock = self.place(role, strand.index), strand.clocks["batch"]
-        lane = place.lanes.lanes[place.index]
-        return lambda *inputs: together(lane.version, clock, inputs)
+    def batched_call(self, batcher: Batcher, role: Role, executor: Executor) -> Callable[..., Any]:
+        """Returns a replica's function that executes a `Compute` through a batcher."""
+        cursor, stopwatch = self.cursor(role, executor.index), executor.waits["batch"]
+        lane = cursor.admission.lanes[cursor.lane]
+        return lambda *inputs: batcher(lane.version, stopwatch, inputs)
 
-    def pace(self, role: Role, strand: Executor) -> Schedule:
-        pace, program = self.own_pace(role, strand), strand.program
-        for maker, register in self.registers.items():
-            reads = program.register_reads & self.writes(maker)
-            if maker == role.name and strand.index == 0:
-                pace = RegisterPublisherSchedule(pace, register, strand)
-            elif (maker, role.name) in self.layout.registers and reads:
-                pace = RegisterReaderSchedule(pace, register, reads, strand.devices)
-        return pace
-
-    def own_pace(self, role: Role, strand: Executor) -> Schedule:
-        if not self.layout.lanes or role.free:
-            return SynchronousSchedule(self.times)
-        if role.take is not None:
-            times = self.times * reports_per_iteration(role) // role.replicas
-            return ConsumerSchedule(self.lanes[strand.index], times, strand)
-        late = strand.program.register_reads - frozenset[int]().union(*map(self.writes, self.registers))
-        return LaneSchedule(self.place(role, strand.index), strand, late)
-
-    def writes(self, role: str) -> frozenset[int]:
-        return self.projection.programs[role].register_writes
-
-    def make_lanes(self) -> list[Admission]:
-        """The lanes of each replica of the role that takes."""
+    def make_admissions(self) -> list[Admission]:
+        """Builds the admission of lanes to each replica of the consumer."""
         consumer = self.layout.consumer
         if consumer is None:
             return []
-        first = next(role.name for role in self.layout.roles if role.in_lane)
+        lane_role = next(role.name for role in self.layout.roles if role.in_lane)
+        count = consumer.lanes_per_replica
         return [
             Admission(
-                self.wait,
+                self.control,
                 f"{consumer.name}[{index}]",
-                tuple(
-                    f"{first}[{index * consumer.lanes_per_replica + lane}]"
-                    for lane in range(consumer.lanes_per_replica)
-                ),
-                consumer.take or consumer.lanes_per_replica,
-                self.times * consumer.lanes_per_replica,
+                tuple(f"{lane_role}[{index * count + lane}]" for lane in range(count)),
+                consumer.take or count,
+                self.passes * count,
                 self.layout.max_lag,
             )
             for index in range(consumer.replicas)
         ]
 
-    def place(self, role: Role, index: int) -> LaneCursor:
-        """A replica's place in the lane that it belongs to."""
+    def cursor(self, role: Role, index: int) -> LaneCursor:
+        """Returns a replica's position in the lane that it belongs to."""
         lane = index * self.layout.lanes // role.replicas
-        served = self.layout.lanes // len(self.lanes)
-        return self.places.setdefault((role.name, index), LaneCursor(self.lanes[lane // served], lane % served))
-
-    def fill_registers(self, leaves: list[Any]) -> None:
-        """Version 0 is the state before the run."""
-
-        def first(role: str) -> PublishedValue:
-            writes = sorted(self.writes(role))
-            return PublishedValue(dict(zip(writes, copy_arrays([leaves[leaf] for leaf in writes]), strict=True)))
-
-        for maker, register in self.registers.items():
-            register.newest = first(maker)
-        if self.layout.consumer is not None:
-            newest = first(self.layout.consumer.name)
-            for lanes in self.lanes:
-                lanes.newest = newest
+        lanes_each = self.layout.lanes // len(self.admissions)
+        return self.cursors.setdefault(
+            (role.name, index), LaneCursor(self.admissions[lane // lanes_each], lane % lanes_each)
+        )
 
     def outgoing(self, role: Role, index: int, step: Send) -> tuple[StreamEnd, ...]:
-        to = self.layout.role(step.dest)
+        dest = self.layout.role(step.dest)
         return tuple(
-            self.end(role, index, to, self.stream(step.message, (role, index), (to, other)))
-            for other in partners(index, role.replicas, to.replicas)
+            self.stream_end(role, index, dest, self.stream(step.message, (role, index), (dest, partner)))
+            for partner in partners(index, role.replicas, dest.replicas)
         )
 
     def incoming(self, role: Role, index: int, step: Recv) -> tuple[StreamEnd, ...]:
         source = self.layout.role(step.source)
         return tuple(
-            self.end(role, index, source, self.stream(step.message, (source, other), (role, index)))
-            for other in partners(index, role.replicas, source.replicas)
+            self.stream_end(role, index, source, self.stream(step.message, (source, partner), (role, index)))
+            for partner in partners(index, role.replicas, source.replicas)
         )
 
-    def end(self, role: Role, index: int, other: Role, stream: Stream) -> StreamEnd:
-        """A replica's end of a stream: for a lane, to wait for whoever takes is to arrive."""
-        return stream if other.take is None else LaneStream(stream, self.place(role, index))
+    def stream_end(self, role: Role, index: int, other: Role, stream: Stream) -> StreamEnd:
+        return stream if other.take is None else LaneStream(stream, self.cursor(role, index))
 
     def stream(self, message: str, source: tuple[Role, int], dest: tuple[Role, int]) -> Stream:
         key = (message, source[1], dest[1])
         if key not in self.streams:
-            one, other = (f"{role.name}[{index}]" for role, index in (source, dest))
+            source_name, dest_name = (f"{role.name}[{index}]" for role, index in (source, dest))
             devices = Devices.of(self.layout, *dest)
-            place = devices if devices.places and devices.count == 1 else None
-            self.streams[key] = Stream(self.wait, one, other, message.partition(":")[2], place=place)
+            dest_device = devices if devices.assigned and devices.count == 1 else None
+            label = message.partition(":")[2]
+            self.streams[key] = Stream(self.control, source_name, dest_name, label, dest_device=dest_device)
         return self.streams[key]
 
-    def meeting(self, role: Role, step: Merge) -> AllReduce:
-        if step.message not in self.meetings:
-            names = tuple(f"{role.name}[{index}]" for index in range(role.replicas))
-            self.meetings[step.message] = AllReduce(self.wait, step.message, names, compiled_merge(step.operation))
-        return self.meetings[step.message]
+    def all_reduce(self, role: Role, step: Merge) -> AllReduce:
+        if step.message not in self.all_reduces:
+            replicas = tuple(f"{role.name}[{index}]" for index in range(role.replicas))
+            self.all_reduces[step.message] = AllReduce(
+                self.control, step.message, replicas, compiled_merge(step.operation)
+            )
+        return self.all_reduces[step.message]
 
 
-def partners(index: int, mine: int, others: int) -> range:
-    """The replicas of another role that replica `index` of `mine` exchanges with."""
-    if others >= mine:
-        fan = others // mine
-        return range(index * fan, (index + 1) * fan)
-    return range(index // (mine // others), index // (mine // others) + 1)
+def partners(index: int, count: int, partner_count: int) -> range:
+    """Returns the replicas of another role that replica `index` of `count` exchanges messages with."""
+    if partner_count >= count:
+        each = partner_count // count
+        return range(index * each, (index + 1) * each)
+    return range(index // (count // partner_count), index // (count // partner_count) + 1)
 
 
 @cache
 def compiled_merge(operation: str) -> Callable[[list[Any]], Any]:
-    """A compiled function that merges what replicas bring."""
+    """Returns a compiled function that merges the replicas' values."""
     return jax.jit(lambda values: jax.tree.map(lambda *leaves: MERGES[operation](leaves), *values))

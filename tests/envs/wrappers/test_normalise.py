@@ -206,7 +206,7 @@ def test_every_replica_knows_what_all_of_them_saw(layout):
 def run(algo, env, layout, iterations):
     """The state after some iterations."""
     plan = Plan.of(algo, env, layout)
-    return LocalEngine(plan.project(), limit=60.0).run(plan.init(0), iterations)
+    return LocalEngine(plan.project(), stuck_after=60.0).run(plan.init(0), iterations)
 
 
 def wrapped_cart_pole(num_envs):
