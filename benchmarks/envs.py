@@ -36,7 +36,7 @@ import numpy as np
 
 from weft import envs
 from weft.algorithm import Algorithm
-from weft.envs.adapters import gymnasium_constructor as source
+from weft.envs.adapters.gymnasium_constructor import from_id
 from weft.envs.timestep import Env
 from weft.fragments import fragment
 from weft.metrics import Mean
@@ -147,7 +147,7 @@ class Bare:
 
     def __init__(self, env_id: str, net: ActorCritic) -> None:
         # Made just as weft makes them: it leaves out Gymnasium's checks of every call.
-        self.envs = [source.registered(env_id, {}).factory()() for _ in range(ENVS)]
+        self.envs = [from_id(env_id, {}).factory()() for _ in range(ENVS)]
         self.space = self.envs[0].action_space
         self.obs = np.stack([env.reset(seed=seed)[0] for seed, env in enumerate(self.envs)]).astype(np.float32)
         self.act = jax.jit(lambda obs, noise: Collect().act(net, obs, (), noise))

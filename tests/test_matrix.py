@@ -15,7 +15,7 @@ from tests.matrix import DEVICE, FORMS, HOST, NUM_ENVS, ROWS, SEVERAL, Cell, ref
 from weft import check
 from weft.algorithm import name_of
 from weft.algos import ALGOS
-from weft.envs.adapters.gymnasium import GymGame
+from weft.envs.adapters.gymnasium import GymPoolFactory
 from weft.errors import WeftError
 from weft.layout.catalogue import LAYOUTS
 from weft.project.links import is_key
@@ -248,7 +248,7 @@ def test_a_cell_is_refused_before_anything_starts(
 ) -> None:
     cell, sessions = Cell(row, form, kind), kept(monkeypatch)
     monkeypatch.setattr(threading.Thread, "start", forbidden)
-    monkeypatch.setattr(GymGame, "pool", forbidden)
+    monkeypatch.setattr(GymPoolFactory, "make_pool", forbidden)
     monkeypatch.setattr(driver.Plan, "init", forbidden)
     with pytest.raises(WeftError, match=REFUSED[row, form]):
         driver.train_in_memory(cell.algo, cell.world, layout=form, steps=100)

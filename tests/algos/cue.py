@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from weft import Mean, TimeStep, fragment
-from weft.envs.episodes import Episodes
+from weft.envs.episodes import EpisodeStatistics
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Cue:
     def reset(self, key: jax.Array) -> tuple[Any, jax.Array]:
         del key
         time, seed = jnp.zeros(self.num_envs, jnp.int32), jnp.arange(self.num_envs, dtype=jnp.uint32)
-        state = {"time": time, "seed": _next(seed), "episodes": Episodes.start(self.num_envs)}
+        state = {"time": time, "seed": _next(seed), "episodes": EpisodeStatistics.start(self.num_envs)}
         return state, self.show(state)
 
     def show(self, state: Any) -> jax.Array:
@@ -53,7 +53,7 @@ class Cue:
 
     @fragment(name="env.episodes")
     def episodes(self, state: Any) -> tuple[Any, dict[str, Mean]]:
-        episodes, metrics = state["episodes"].take()
+        episodes, metrics = state["episodes"].pop_metrics()
         return state | {"episodes": episodes}, metrics
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.envs.games import Masking
+from tests.envs.toy_envs import Masking
 from weft.algos.discrete_sac import DiscreteSAC
 from weft.algos.dqn import DQN
 from weft.algos.off_policy import OffPolicy

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import weft
-from tests.envs.games import Counting, Nested
+from tests.envs.toy_envs import Counting, Nested
 from tests.runtime.slope import Slope
 from weft import TimeStep, WeftError
 from weft.algorithm import Algorithm

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import tests.envs.robots  # noqa: F401, registers a ball
-from tests.envs.walks import actions
+import tests.envs.toy_brax  # noqa: F401, registers a ball
+from tests.envs.random_walks import actions
 from weft.envs import make, spaces
 from weft.envs.wrappers import wrap
-from weft.envs.wrappers.wrapped import map_boxes
+from weft.envs.wrappers.wrapper import map_boxes
 from weft.host import own_objects
 
 NUM_ENVS = 3
@@ -61,26 +61,26 @@ CASES = [
     Case("gym:FrozenLake-v1", options=(("vector", "workers"), ("workers", 2))),
     Case("gym:CartPole-v1", options=(("vector", "sync"), ("autoreset", "next_step"))),
     Case("gym:ALE/Pong-v5", options=(("max_frames", 80), ("workers", 1)), length=40),
-    Case("tests.envs.games:Terminating"),
-    Case("tests.envs.games:Truncating"),
-    Case("tests.envs.games:ReadOnly"),
-    Case("tests.envs.games:Reusing"),
-    Case("tests.envs.games:ChangingInfo"),
-    Case("tests.envs.games:Uneven"),
-    Case("tests.envs.games:Both"),
-    Case("tests.envs.games:OneStep"),
-    Case("tests.envs.games:Wide"),
-    Case("tests.envs.games:Nested"),
-    Case("tests.envs.games:Offset"),
-    Case("tests.envs.games:Bounded"),
-    Case("tests.envs.games:Masking"),
+    Case("tests.envs.toy_envs:Terminating"),
+    Case("tests.envs.toy_envs:Truncating"),
+    Case("tests.envs.toy_envs:ReadOnly"),
+    Case("tests.envs.toy_envs:Reusing"),
+    Case("tests.envs.toy_envs:ChangingInfo"),
+    Case("tests.envs.toy_envs:Uneven"),
+    Case("tests.envs.toy_envs:Both"),
+    Case("tests.envs.toy_envs:OneStep"),
+    Case("tests.envs.toy_envs:Wide"),
+    Case("tests.envs.toy_envs:Nested"),
+    Case("tests.envs.toy_envs:Offset"),
+    Case("tests.envs.toy_envs:Bounded"),
+    Case("tests.envs.toy_envs:Masking"),
     Case("envpool:CartPole-v1"),
     Case("envpool:Pendulum-v1", length=210),
     Case("gymnax:CartPole-v1", ("normalise_reward",)),
     Case("gymnax:Breakout-MinAtar", (*STACK, "clip_reward")),
     Case("brax:ball", STACK),
-    Case("tests.envs.games:Nested", (*STACK, "normalise_reward=0.9")),
-    Case("tests.envs.games:Masking", STACK),
+    Case("tests.envs.toy_envs:Nested", (*STACK, "normalise_reward=0.9")),
+    Case("tests.envs.toy_envs:Masking", STACK),
     Case("envpool:CartPole-v1", STACK),
 ]
 JITTED = [*{case.spec.partition(":")[0]: case for case in CASES}.values()]

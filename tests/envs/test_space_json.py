@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft import WeftError
-from weft.envs.space_json import read_space, write_space
+from weft.envs.space_json import space_from_json, space_to_json
 
 BOUNDS = st.sampled_from([-np.inf, -3.5, -1.0])
 LEAVES = st.one_of(
@@ -30,12 +30,12 @@ SPACES = st.recursive(
 
 @given(SPACES)
 def test_what_is_written_as_json_is_read_as_it_was(space: gym.Space) -> None:
-    text = json.dumps(write_space(space), allow_nan=False)
-    assert read_space(json.loads(text)) == space
+    text = json.dumps(space_to_json(space), allow_nan=False)
+    assert space_from_json(json.loads(text)) == space
 
 
 def test_other_spaces_are_refused() -> None:
-    with pytest.raises(WeftError, match="a Text space cannot be written down"):
-        write_space(gym.spaces.Dict(a=gym.spaces.Text(3)))
-    with pytest.raises(WeftError, match="no space is written down as"):
-        read_space({"kind": "Text"})
+    with pytest.raises(WeftError, match="a Text space cannot be written as JSON"):
+        space_to_json(gym.spaces.Dict(a=gym.spaces.Text(3)))
+    with pytest.raises(WeftError, match="describes no space"):
+        space_from_json({"kind": "Text"})

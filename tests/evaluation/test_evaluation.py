@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.envs.games import Counting
+from tests.envs.toy_envs import Counting
 from weft import WeftError
 from weft.algos.ppo import PPO
 from weft.cli import main
@@ -63,7 +63,7 @@ def test_what_is_saved_is_what_was_learned(tmp_path: Path) -> None:
     found = SavedRun.open(tmp_path / "run").learned()
     assert jax.tree.all(jax.tree.map(np.array_equal, found.net, result.state.net))
     assert [leaf.shape for leaf in jax.tree.leaves(found.env)] == [(), (4,), (4,)], "count, mean and variance"
-    assert float(result.state.env.memory.known.count) == float(found.env.memory.known.count) > 0
+    assert float(result.state.env.wrapper.moments.count) == float(found.env.wrapper.moments.count) > 0
 
 
 def test_statistics_stay_those_of_the_training(finished: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.envs.games import Counting
+from tests.envs.toy_envs import Counting
 from weft.algos.ppo import PPO
 from weft.cli import main
 from weft.datasets.dataset import Recorder, Source, look, read

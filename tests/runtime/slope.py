@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from weft import Mean, TimeStep, fragment
-from weft.envs.episodes import Episodes
+from weft.envs.episodes import EpisodeStatistics
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,11 @@ class Slope:
 
     def reset(self, key: jax.Array) -> tuple[Any, jax.Array]:
         ball = jnp.linspace(-0.5, 0.5, 2 * self.num_envs).reshape(self.num_envs, 2)
-        return {"ball": ball, "time": jnp.zeros(self.num_envs), "episodes": Episodes.start(self.num_envs)}, ball
+        return {
+            "ball": ball,
+            "time": jnp.zeros(self.num_envs),
+            "episodes": EpisodeStatistics.start(self.num_envs),
+        }, ball
 
     @fragment(name="env")
     def step(self, state: Any, action: jax.Array, key: jax.Array) -> tuple[Any, TimeStep]:
@@ -40,5 +44,5 @@ class Slope:
 
     @fragment(name="env.episodes")
     def episodes(self, state: Any) -> tuple[Any, dict[str, Mean]]:
-        episodes, metrics = state["episodes"].take()
+        episodes, metrics = state["episodes"].pop_metrics()
         return state | {"episodes": episodes}, metrics

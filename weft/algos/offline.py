@@ -21,7 +21,7 @@ from weft.datasets.dataset import look
 from weft.datasets.recorded import HostDataset, fill, room_for
 from weft.envs.spaces import dtype, map_space
 from weft.envs.timestep import Env
-from weft.envs.wrappers.wrapped import Layer, Wrapped
+from weft.envs.wrappers.wrapper import WrappedEnv, Wrapper
 from weft.errors import WeftError
 from weft.metrics import Mean
 from weft.ops.distributions import choices
@@ -104,10 +104,10 @@ class Offline(Learning):
                     f"the dataset {self.dataset} was recorded on {source.env}, with {what} {theirs}, and here it is "
                     f"{ours}: give the same environment, in the same wrappers"
                 )
-        while isinstance(env, Wrapped):
-            if type(env.layer).merge is not Layer.merge:
-                layer = type(env.layer).__name__
-                raise WeftError(f"{layer} learns from the steps that are taken, and {name} takes none: leave it out")
+        while isinstance(env, WrappedEnv):
+            if type(env.wrapper).merge is not Wrapper.merge:
+                wrapper = type(env.wrapper).__name__
+                raise WeftError(f"{wrapper} learns from the steps that are taken, and {name} takes none: leave it out")
             env = env.env
 
 

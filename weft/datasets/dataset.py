@@ -37,7 +37,7 @@ import jax
 import numpy as np
 
 from weft.datasets.columns import arrow, from_arrow, to_arrow
-from weft.envs.space_json import read_space, write_space
+from weft.envs.space_json import space_from_json, space_to_json
 from weft.envs.spaces import dtype, map_space
 from weft.errors import WeftError
 from weft.replay.nested import Structure
@@ -70,12 +70,12 @@ class Source:
 
     def write(self) -> str:
         spaces = {"observation_space": self.observation_space, "action_space": self.action_space}
-        return json.dumps({"env": self.env, **{name: write_space(space) for name, space in spaces.items()}})
+        return json.dumps({"env": self.env, **{name: space_to_json(space) for name, space in spaces.items()}})
 
     @classmethod
     def read(cls, text: str | bytes) -> Self:
         found = json.loads(text)
-        return cls(found["env"], *(read_space(found[name]) for name in ("observation_space", "action_space")))
+        return cls(found["env"], *(space_from_json(found[name]) for name in ("observation_space", "action_space")))
 
 
 @dataclass(frozen=True)

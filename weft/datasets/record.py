@@ -35,7 +35,7 @@ from weft.datasets.dataset import Source, Steps, check_new
 from weft.datasets.recording import Rows
 from weft.envs.timestep import Env, TimeStep
 from weft.envs.world import World
-from weft.envs.wrappers.wrapped import Layer, Wrapped, WrappedState, over
+from weft.envs.wrappers.wrapper import WrappedEnv, WrappedState, Wrapper
 from weft.errors import WeftError
 from weft.fragments import replica
 from weft.graph.marks import count_calls
@@ -52,15 +52,15 @@ def record(env: Env, path: str | Path, *, name: str, num_envs: int, steps: int) 
     `num_envs` is their number over all replicas, and `steps` how many each takes before `episodes` is called.
     """
     inside = env
-    while isinstance(inside, Wrapped):
-        if type(inside.layer).merge is not Layer.merge:
+    while isinstance(inside, WrappedEnv):
+        if type(inside.wrapper).merge is not Wrapper.merge:
             raise WeftError(
-                f"{type(inside.layer).__name__} learns, and what it learned is not part of a dataset: record inside of "
-                "it, by giving it as one of the wrappers"
+                f"{type(inside.wrapper).__name__} learns, and what it learned is not part of a dataset: record inside "
+                "of it, by giving it as one of the wrappers"
             )
         inside = inside.env
     source = Source(name, env.observation_space, env.action_space)
-    return over(env, Record(str(path), source.write(), num_envs, steps))
+    return WrappedEnv(env, Record(str(path), source.write(), num_envs, steps))
 
 
 def recorded(world: World, path: str | Path, algo: Algorithm) -> World:
@@ -78,7 +78,7 @@ def unrecorded(state: Any) -> Any:
     """A state of a recorded world as it would be without being recorded."""
 
     def is_recorded(part: Any) -> bool:
-        return isinstance(part, WrappedState) and isinstance(part.memory, Seen)
+        return isinstance(part, WrappedState) and isinstance(part.wrapper, Seen)
 
     return jax.tree.map(lambda part: part.inner if is_recorded(part) else part, state, is_leaf=is_recorded)
 
@@ -117,8 +117,8 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Record(Layer):
-    """The memory is what was seen and is not written yet."""
+class Record(Wrapper):
+    """The state is what was seen and is not written yet."""
 
     path: str
     source: str
@@ -126,7 +126,7 @@ class Record(Layer):
     num_envs: int
     steps: int
 
-    def start(self, obs: Any, trained: Seen | None) -> tuple[Seen, Any]:
+    def init(self, obs: Any, trained: Seen | None) -> tuple[Seen, Any]:
         envs = len(jax.tree.leaves(obs)[0])
         like = {**Source.read(self.source).step, "valid": jax.ShapeDtypeStruct((), bool)}
         steps = jax.tree.map(lambda leaf: jnp.zeros((self.steps, envs, *leaf.shape), leaf.dtype), like)
@@ -135,16 +135,16 @@ class Record(Layer):
         row = row if trained is None else jnp.full_like(row, NOT_RECORDED)
         return Seen(new_token(envs), row, obs, steps, jnp.zeros(envs, jnp.int32)), obs
 
-    def acted(self, memory: Seen, action: Any, timestep: TimeStep) -> tuple[Seen, TimeStep]:
-        step = {"obs": memory.obs, "action": action, **{name: getattr(timestep, name) for name in OF_STEP}}
-        now = memory.count[0]
-        steps = jax.tree.map(lambda all_, one: all_.at[now].set(one.astype(all_.dtype)), memory.steps, step)
-        return replace(memory, obs=timestep.obs, steps=steps, count=memory.count + 1), timestep
+    def transform_with_action(self, state: Seen, action: Any, timestep: TimeStep) -> tuple[Seen, TimeStep]:
+        step = {"obs": state.obs, "action": action, **{name: getattr(timestep, name) for name in OF_STEP}}
+        now = state.count[0]
+        steps = jax.tree.map(lambda all_, one: all_.at[now].set(one.astype(all_.dtype)), state.steps, step)
+        return replace(state, obs=timestep.obs, steps=steps, count=state.count + 1), timestep
 
-    def merge(self, memory: Seen) -> Seen:
-        given = memory.row, memory.count, memory.steps
-        token, _ = host_call(partial(_record, self), (), memory.token, *given, name="env.record")
-        return replace(memory, token=token, count=jnp.zeros_like(memory.count))
+    def merge(self, state: Seen) -> Seen:
+        given = state.row, state.count, state.steps
+        token, _ = host_call(partial(_record, self), (), state.token, *given, name="env.record")
+        return replace(state, token=token, count=jnp.zeros_like(state.count))
 
 
 def _steps(algo: Algorithm, world: World) -> int:

@@ -1,10 +1,10 @@
-"""Statistics of episodes, kept in an environment's state so that no step of a rollout has to leave the device.
+"""Episode statistics in an environment's state, so that a rollout never leaves the device to record them.
 
 >>> import jax.numpy as jnp
->>> episodes = Episodes.start(2)
+>>> statistics = EpisodeStatistics.start(2)
 >>> for ended in ([False, False], [True, False]):
-...     episodes = episodes.record(jnp.ones(2), ended=jnp.array(ended), valid=jnp.ones(2, bool))
->>> episodes, metrics = episodes.take()
+...     statistics = statistics.record(jnp.ones(2), ended=jnp.array(ended), valid=jnp.ones(2, bool))
+>>> statistics, metrics = statistics.pop_metrics()
 >>> float(metrics["episode_return"].total), float(metrics["episode_return"].count)
 (2.0, 1.0)
 """
@@ -20,8 +20,8 @@ from weft.metrics import Mean
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Episodes:
-    """Per environment: the episode under way, and the sums over those finished since the last `take`."""
+class EpisodeStatistics:
+    """Per environment: the current episode, and totals over the episodes finished since the last `pop_metrics`."""
 
     running_return: Float[Array, " B"]
     running_length: Float[Array, " B"]
@@ -30,16 +30,18 @@ class Episodes:
     finished: Float[Array, " B"]
 
     @classmethod
-    def start(cls, num_envs: int) -> "Episodes":
-        """Nothing seen yet."""
+    def start(cls, num_envs: int) -> "EpisodeStatistics":
+        """Returns the statistics before the first step."""
         return cls(*(jnp.zeros(num_envs, jnp.float32) for _ in range(5)))
 
-    def record(self, reward: Float[Array, " B"], *, ended: Bool[Array, " B"], valid: Bool[Array, " B"]) -> "Episodes":
-        """Count one step of every environment, except the rows that an autoreset inserted."""
+    def record(
+        self, reward: Float[Array, " B"], *, ended: Bool[Array, " B"], valid: Bool[Array, " B"]
+    ) -> "EpisodeStatistics":
+        """Counts one step of every environment where `valid` is true."""
         episode_return = self.running_return + jnp.where(valid, reward, 0.0)
         episode_length = self.running_length + valid.astype(jnp.float32)
         ended = ended & valid
-        return Episodes(
+        return EpisodeStatistics(
             running_return=jnp.where(ended, 0.0, episode_return),
             running_length=jnp.where(ended, 0.0, episode_length),
             return_total=self.return_total + jnp.where(ended, episode_return, 0.0),
@@ -47,8 +49,8 @@ class Episodes:
             finished=self.finished + ended.astype(jnp.float32),
         )
 
-    def take(self) -> tuple["Episodes", dict[str, Mean]]:
-        """The means over finished episodes, and the statistics without them."""
+    def pop_metrics(self) -> tuple["EpisodeStatistics", dict[str, Mean]]:
+        """Returns the statistics with totals reset to zero, and the means over finished episodes."""
         count = self.finished.sum()
         metrics = {
             "episode_return": Mean(self.return_total.sum(), count),

@@ -1,11 +1,11 @@
-"""Choosing between two batches row by row.
+"""Selection between two batches, row by row.
 
-Environments of a batch end at different times, so whatever starts anew is computed for all of them and then chosen for
-those that need it.
+The episodes of a batch end at different times. The initial state of the next episode is therefore computed for all
+rows, and selected for the rows that ended.
 
->>> new, old = jnp.zeros((3, 2)), {"place": jnp.ones((3, 2)), "time": jnp.arange(3)}
->>> select(jnp.array([True, False, False]), {"place": new, "time": new[:, 0].astype(int)}, old)["time"].tolist()
-[0, 1, 2]
+>>> old, new = {"time": jnp.array([7, 8, 9])}, {"time": jnp.zeros(3, int)}
+>>> select_rows(jnp.array([True, False, False]), new, old)["time"].tolist()
+[0, 8, 9]
 """
 
 from typing import TypeVar
@@ -17,11 +17,11 @@ from jaxtyping import Array, Bool
 T = TypeVar("T")
 
 
-def select(rows: Bool[Array, " B"], new: T, old: T) -> T:
-    """The rows of `new` where `rows` holds, of `old` elsewhere; two trees of arrays [B, ...]."""
-    return jax.tree.map(lambda a, b: jnp.where(spread(rows, b), a, b), new, old)
+def select_rows(rows: Bool[Array, " B"], new: T, old: T) -> T:
+    """Returns the rows of `new` where `rows` is true, else those of `old`. Both are pytrees of arrays [B, ...]."""
+    return jax.tree.map(lambda a, b: jnp.where(add_axes(rows, b), a, b), new, old)
 
 
-def spread(rows: jax.Array, like: jax.Array) -> jax.Array:
-    """[B] with as many axes as an array [B, ...], so that the two meet row by row."""
+def add_axes(rows: jax.Array, like: jax.Array) -> jax.Array:
+    """Reshapes [B] to [B, 1, ...] with as many axes as `like`, so that the two broadcast row by row."""
     return rows.reshape(*rows.shape, *[1] * (like.ndim - rows.ndim))

@@ -1,9 +1,9 @@
-"""Spaces written down: as plain values that JSON can hold, and read back.
+"""Spaces as JSON: `space_to_json` and its inverse, `space_from_json`.
 
 >>> space = gym.spaces.Dict(goal=gym.spaces.Discrete(3), image=gym.spaces.Box(0, 255, (4, 4), np.uint8))
->>> write_space(space["image"])
+>>> space_to_json(space["image"])
 {'kind': 'Box', 'shape': [4, 4], 'dtype': 'uint8', 'low': 0, 'high': 255}
->>> read_space(write_space(space)) == space
+>>> space_from_json(space_to_json(space)) == space
 True
 """
 
@@ -16,14 +16,14 @@ import numpy as np
 from weft.errors import WeftError
 
 
-def write_space(space: gym.Space) -> dict[str, Any]:
-    """A space as a dictionary; bounds that are the same everywhere are one number."""
+def space_to_json(space: gym.Space) -> dict[str, Any]:
+    """Returns a space as a dictionary of JSON values. Bounds that are equal in all entries become one number."""
     kind = type(space).__name__
     match space:
         case gym.spaces.Dict():
-            return {"kind": "Dict", "parts": {name: write_space(part) for name, part in space.spaces.items()}}
+            return {"kind": "Dict", "parts": {name: space_to_json(part) for name, part in space.spaces.items()}}
         case gym.spaces.Tuple():
-            return {"kind": "Tuple", "parts": [write_space(part) for part in space.spaces]}
+            return {"kind": "Tuple", "parts": [space_to_json(part) for part in space.spaces]}
         case gym.spaces.Box():
             bounds = {"low": _bound(space.low), "high": _bound(space.high)}
             return {"kind": "Box", "shape": list(space.shape), "dtype": space.dtype.name, **bounds}
@@ -34,34 +34,34 @@ def write_space(space: gym.Space) -> dict[str, Any]:
         case gym.spaces.MultiBinary():
             return {"kind": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.n)}
     raise WeftError(
-        f"a {kind} space cannot be written down: it must be Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or "
+        f"a {kind} space cannot be written as JSON: it must be Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or "
         "Tuple of those"
     )
 
 
-def read_space(written: Mapping[str, Any]) -> gym.Space:
-    """The space that `write_space` wrote."""
-    match written.get("kind"):
+def space_from_json(json: Mapping[str, Any]) -> gym.Space:
+    """Returns the space of a dictionary that `space_to_json` returned."""
+    match json.get("kind"):
         case "Dict":
-            return gym.spaces.Dict({name: read_space(part) for name, part in written["parts"].items()})
+            return gym.spaces.Dict({name: space_from_json(part) for name, part in json["parts"].items()})
         case "Tuple":
-            return gym.spaces.Tuple([read_space(part) for part in written["parts"]])
+            return gym.spaces.Tuple([space_from_json(part) for part in json["parts"]])
         case "Box":
-            dtype, shape = np.dtype(written["dtype"]), tuple(written["shape"])
-            low, high = (np.broadcast_to(np.asarray(written[end], dtype), shape) for end in ("low", "high"))
+            dtype, shape = np.dtype(json["dtype"]), tuple(json["shape"])
+            low, high = (np.broadcast_to(np.asarray(json[end], dtype), shape) for end in ("low", "high"))
             return gym.spaces.Box(low, high, shape, dtype.type)
         case "Discrete":
-            return gym.spaces.Discrete(written["n"], start=written["start"])
+            return gym.spaces.Discrete(json["n"], start=json["start"])
         case "MultiDiscrete":
-            return gym.spaces.MultiDiscrete(written["nvec"])
+            return gym.spaces.MultiDiscrete(json["nvec"])
         case "MultiBinary":
-            return gym.spaces.MultiBinary(written["n"])
-    raise WeftError(f"no space is written down as {written!r}")
+            return gym.spaces.MultiBinary(json["n"])
+    raise WeftError(f"{json!r} describes no space: it must be a dictionary that weft wrote")
 
 
 def _bound(bound: np.ndarray) -> Any:
-    """One number if it is the same everywhere; what JSON has no number for is text."""
+    """Returns one number if all entries are equal, else a list. Infinite numbers become text."""
     first = bound.reshape(-1)[:1]
-    alike = first.size and (bound == first[0]).all()
-    numbers = first[0] if alike else bound
+    all_equal = first.size and (bound == first[0]).all()
+    numbers = first[0] if all_equal else bound
     return (numbers if np.isfinite(numbers).all() else numbers.astype(str)).tolist()

@@ -1,7 +1,7 @@
-"""Spaces as shapes: what arrays an observation or an action of a space becomes.
+"""The shapes and dtypes of the arrays that represent values of a space.
 
-Spaces are Gymnasium's. A Dict becomes a dictionary, a Tuple a tuple, and everything else one array. Types are those
-that a device computes with: 64-bit numbers become 32-bit ones, images stay bytes.
+Spaces are Gymnasium's. A value of a Dict space is a dictionary, of a Tuple space a tuple, and of any other space one
+array. 64-bit numbers become 32-bit numbers; images stay uint8.
 
 >>> space = gym.spaces.Dict(goal=gym.spaces.Discrete(3), image=gym.spaces.Box(0, 255, (4, 4), np.uint8))
 >>> shapes(space, 8)
@@ -21,18 +21,18 @@ NARROW = {"float64": np.float32, "int64": np.int32, "uint64": np.uint32, "float1
 
 
 def shapes(space: gym.Space, num_envs: int) -> Any:
-    """The shapes of `num_envs` elements of a space, as a pytree."""
+    """Returns the shapes and dtypes of a batch of `num_envs` values of a space, as a pytree."""
     return map_space(lambda leaf: jax.ShapeDtypeStruct((num_envs, *_shape(leaf)), dtype(leaf)), space)
 
 
 def dtype(space: gym.Space) -> np.dtype:
-    """The type of an array that holds elements of a space which is neither Dict nor Tuple."""
-    given = np.dtype(space.dtype) if space.dtype is not None else np.dtype(np.float32)
-    return np.dtype(NARROW.get(given.name, given))
+    """Returns the dtype of the array for a space that is neither Dict nor Tuple."""
+    own = np.dtype(space.dtype) if space.dtype is not None else np.dtype(np.float32)
+    return np.dtype(NARROW.get(own.name, own))
 
 
 def map_space(function: Callable[[gym.Space], Any], space: gym.Space) -> Any:
-    """`function` of every part of a nested space, in the structure that its elements have."""
+    """Applies `function` to every leaf of a nested space. The result has the structure of the space's values."""
     if isinstance(space, gym.spaces.Dict):
         return {name: map_space(function, part) for name, part in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):
@@ -40,7 +40,7 @@ def map_space(function: Callable[[gym.Space], Any], space: gym.Space) -> Any:
     if isinstance(space, gym.spaces.Box | gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary):
         return function(space)
     raise WeftError(
-        f"no arrays for a space {space}: "
+        f"the space {space} is not supported: "
         "it must be Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or Tuple of those"
     )
 

@@ -1,8 +1,8 @@
-"""What every environment gives, whatever it was made with.
+"""The interface of environments: `Env` and `TimeStep`.
 
-An `Env` is a batch of `num_envs` environments with three methods. `step` is a fragment named `env` and `episodes` one
-named `env.episodes`, so a layout places an environment like anything else. Episodes restart by themselves; statistics
-of finished episodes gather in the environment's state until `episodes` takes them out.
+An `Env` is a batch of `num_envs` environments with three methods. `step` is a fragment named `env`, and `episodes` a
+fragment named `env.episodes`, so a layout can place them. Episodes restart automatically. The environment's state
+collects statistics of finished episodes until `episodes` returns them.
 """
 
 from dataclasses import dataclass
@@ -17,11 +17,12 @@ from weft.metrics import Mean
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TimeStep:
-    """The result of one step of `num_envs` environments; every leaf leads with that axis.
+    """The result of one step of `num_envs` environments, the first axis of every leaf.
 
-    `obs` is what to act on next: after an end it is the first observation of the next episode, and `final_obs` is the
-    last one of the episode that ended (equal to `obs` elsewhere). Truncation bootstraps from `final_obs`; termination
-    wins where both are set. Rows with `valid` false were inserted by an autoreset: never learned from, never counted.
+    `obs` is the observation to act on next. If the step ends an episode, `obs` is the first observation of the next
+    episode and `final_obs` the last one of the episode that ended; otherwise they are equal. Bootstrap from `final_obs`
+    at a truncation. `terminated` and `truncated` are never both true. A row with `valid` false belongs to no episode,
+    because an autoreset inserted it: it must not be learned from or counted.
     """
 
     obs: Any
@@ -43,16 +44,17 @@ class Env(Protocol):
     def action_space(self) -> gym.Space: ...
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
-        """Start every environment: its state and the first observations."""
+        """Starts every environment. Returns the state and the first observations."""
         ...
 
     def step(self, state: Any, action: Any, key: jax.Array, last: jax.Array | None = None) -> tuple[Any, TimeStep]:
-        """Step every environment once. A fragment named `env`.
+        """Steps every environment once. A fragment named `env`.
 
-        Where `last` holds the step is the last of its episode: truncated there, if it does not terminate.
+        `last`, bool [B], forces the end of episodes: where it is true, the step truncates an episode that does not
+        terminate.
         """
         ...
 
     def episodes(self, state: Any) -> tuple[Any, dict[str, Mean]]:
-        """Take out the statistics of the episodes finished since the last call. A fragment named `env.episodes`."""
+        """Returns metrics of the episodes finished since the last call, and resets them. A fragment `env.episodes`."""
         ...

@@ -1,6 +1,6 @@
-"""What an algorithm is trained on: an environment by name or by hand, its options, and what it is wrapped in.
+"""The environment of a run: a name, class or function, with its options and wrappers.
 
-A `World` is a function from a number of environments to an `Env`, and a value that can be written down.
+A `World` is a function from a number of environments to an `Env`, and a value that a run can save.
 
 >>> world = World.of("CartPole-v1", wrappers=["time_limit=100"])
 >>> world.name, world(2).num_envs
@@ -23,7 +23,7 @@ from weft.modules import import_attribute
 
 @dataclass(frozen=True)
 class World:
-    """Environments of one kind; `source` is a full name, or whatever the user gave."""
+    """Makes batches of one environment. `source` is a full name, or the class or function that the user passed."""
 
     source: EnvSpec
     options: tuple[tuple[str, Any], ...] = ()
@@ -31,10 +31,11 @@ class World:
 
     @classmethod
     def of(cls, env: EnvSpec, options: Mapping[str, Any] | None = None, wrappers: Sequence[str] = ()) -> "World":
-        """The world that `env` names: see `weft.envs`.
+        """Returns the world of an environment, its options and its wrappers.
 
-        A function of the number of environments gives an `Env`; one that takes nothing, or a subclass of
-        `gymnasium.Env`, gives an environment of Gymnasium's kind; either may be named as `module:attribute`.
+        `env` is a name (see `weft.envs.registry`), a subclass of `gymnasium.Env`, a function without parameters that
+        returns a `gymnasium.Env`, or a function from the number of environments to an `Env`. Classes and functions may
+        be named as `module:attribute`.
         """
         if isinstance(env, World):
             return env
@@ -46,23 +47,22 @@ class World:
         return self.source if isinstance(self.source, str) else getattr(self.source, "__name__", str(self.source))
 
     def __call__(self, num_envs: int) -> Env:
-        made = _made(self.source, num_envs, self.options)
-        return wrap(made, self.wrappers)
+        return wrap(_make(self.source, num_envs, self.options), self.wrappers)
 
 
-def _made(source: EnvSpec, num_envs: int, options: tuple[tuple[str, Any], ...]) -> Env:
+def _make(source: EnvSpec, num_envs: int, options: tuple[tuple[str, Any], ...]) -> Env:
     if isinstance(source, str) and source.partition(":")[0] not in registry.ADAPTERS:
         source = import_attribute(source, "your own environment")
-    if isinstance(source, str) or not _takes_a_number(source):
+    if isinstance(source, str) or not _takes_num_envs(source):
         return registry.make(source, num_envs, **dict(options))
     if options:
-        raise WeftError(f"{source} makes its own environments: it takes no option {options[0][0]!r}")
+        raise WeftError(f"{source} makes its own environments and takes no option {options[0][0]!r}")
     return source(num_envs)
 
 
 @functools.cache
-def _takes_a_number(source: Callable[..., Any]) -> bool:
-    """Whether a function must be given something: the number of environments."""
+def _takes_num_envs(source: Callable[..., Any]) -> bool:
+    """Returns whether a function has a required parameter: the number of environments."""
     required = [
         parameter
         for parameter in inspect.signature(source).parameters.values()

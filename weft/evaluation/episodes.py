@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.algorithm import Algorithm
 from weft.envs.timestep import Env, TimeStep
-from weft.envs.wrappers import restart
+from weft.envs.wrappers import reset_with_statistics
 from weft.errors import WeftError
 from weft.evaluation.learned import Learned, Learning, teach
 from weft.host import own_objects
@@ -87,7 +87,7 @@ class Evaluator:
 
     def _begin(self, what: Learned, key: jax.Array) -> Playing:
         key_env, key = jax.random.split(key)
-        state, obs = restart(self.env, key_env, what.env)
+        state, obs = reset_with_statistics(self.env, key_env, what.env)
         memory, _ = self.algo.player(self.env, what.net, greedy=self.greedy)
         return Playing(state, obs, memory, jnp.ones(1, bool), key)
 

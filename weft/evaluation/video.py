@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from weft.envs.world import World
-from weft.envs.wrappers import innermost
+from weft.envs.wrappers import unwrap
 from weft.errors import WeftError
 
 SUFFIXES = (".mp4", ".gif")
@@ -24,18 +24,18 @@ class Camera:
         for variable in ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER"):
             os.environ.setdefault(variable, "dummy")
         bare: Any = dataclasses.replace(world, wrappers=())(1)
-        if not hasattr(bare, "picture"):
+        if not hasattr(bare, "render"):
             raise WeftError(f"{world.name} gives no pictures: evaluate it without --video")
         # Environments of Gymnasium's kind draw only if they are made to.
-        options = dict(world.options) | getattr(bare.game, "rendering", {})
+        options = dict(world.options) | getattr(bare.pool_factory, "render_options", {})
         self.world = dataclasses.replace(world, options=tuple(sorted(options.items())))
         self._env = self.world(1)
         self._frames: list[np.ndarray] = []
 
     def shoot(self, playing: Any) -> None:
         """Take a picture of an episode under way."""
-        env, state = innermost(self._env, playing.env)
-        self._frames.append(cast(Any, env).picture(state))
+        env, state = unwrap(self._env, playing.env)
+        self._frames.append(cast(Any, env).render(state))
 
     def write(self, path: Path) -> None:
         """Write all pictures taken."""

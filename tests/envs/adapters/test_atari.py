@@ -10,14 +10,14 @@ LENGTH = 260
 
 def played(seeds=SEEDS, length=LENGTH, env_id="ALE/Breakout-v5", lasts=None, **settings):
     """The steps of a random walk, and the totals after it; a row's actions depend on its seed."""
-    game = family.make(env_id, len(seeds), **settings).game
+    factory = family.make(env_id, len(seeds), **settings).pool_factory
     rngs = [np.random.default_rng(seed) for seed in seeds]
-    pool = game.pool(range(len(seeds)), seeds)
+    pool = factory.make_pool(range(len(seeds)), seeds)
     first, steps = pool.reset(), []
     for t in range(length):
-        action = np.array([rng.integers(game.action_space.n) for rng in rngs], np.int32)
+        action = np.array([rng.integers(factory.action_space.n) for rng in rngs], np.int32)
         steps.append(pool.step(action, None if lasts is None else lasts[t]))
-    totals = pool.episodes()
+    totals = pool.pop_totals()
     pool.close()
     return first, steps, totals
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import tests.envs.robots  # noqa: F401, registers a ball
+import tests.envs.toy_brax  # noqa: F401, registers a ball
 from weft.envs.adapters import brax
 from weft.errors import WeftError
 

@@ -10,16 +10,16 @@ MODES = ("next_step", "same_step")
 
 def played(env_id, seeds=SEEDS, length=120, last=None, **options):
     """The steps of a random walk, and the totals after it; a row's actions depend on its seed."""
-    game = family.make(env_id, len(seeds), **options).game
-    space = game.action_space
+    factory = family.make(env_id, len(seeds), **options).pool_factory
+    space = factory.action_space
     rngs = [np.random.default_rng(seed) for seed in seeds]
-    pool = game.pool(range(len(seeds)), seeds)
+    pool = factory.make_pool(range(len(seeds)), seeds)
     first, steps = pool.reset(), []
     for t in range(length):
         rows = [rng.integers(space.n) if hasattr(space, "n") else rng.normal(0, 2, space.shape) for rng in rngs]
         action = np.stack(rows).astype(np.int32 if hasattr(space, "n") else np.float32)
         steps.append(pool.step(action, last[t] if last is not None else None))
-    totals = pool.episodes()
+    totals = pool.pop_totals()
     pool.close()
     pool.close()
     return first, steps, totals
@@ -120,7 +120,7 @@ def test_a_lost_life_ends_nothing_but_learning():
         ("CartPole-v1", {"autoreset": "disabled"}, "it must be next_step or same_step"),
         ("Pong-v5", {"reward_clip": True}, "did you mean 'clip_reward'"),
         ("Pong-v5", {"clip_reward": 1}, "clip_reward is 1: it must be true or false"),
-        ("Go9x9-v1", {}, "a game of 2 players"),
+        ("Go9x9-v1", {}, "has 2 players"),
         ("CartPole-v1", {"max_episode_steps": "x"}, "envpool:CartPole-v1 cannot be made: TypeError"),
     ],
 )

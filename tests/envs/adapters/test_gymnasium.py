@@ -7,12 +7,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from tests.envs import games
+from tests.envs import toy_envs
 from weft.envs.adapters import gymnasium as family
-from weft.envs.adapters.gymnasium_constructor import Arguments, Source
+from weft.envs.adapters.arguments import Arguments
+from weft.envs.adapters.gymnasium_constructor import GymConstructor
 from weft.envs.pools import kinds
 from weft.envs.pools.kinds import choose_kind
-from weft.envs.pools.options import Options
+from weft.envs.pools.options import PoolOptions
 from weft.errors import WeftError
 
 
@@ -26,9 +27,9 @@ def test_games_are_values():
         family.make("Acrobot-v1", 2),
     ]
     assert all(other != family.make("CartPole-v1", 2) for other in others)
-    assert family.make_custom(games.Counting, 1) == family.make_custom("tests.envs.games:Counting", 1)
-    assert family.make_custom(games.Counting, 1) != family.make_custom(games.Terminating, 1)
-    assert family.make_custom(lambda: games.Counting(), 1) != family.make_custom(lambda: games.Counting(), 1)
+    assert family.make_custom(toy_envs.Counting, 1) == family.make_custom("tests.envs.toy_envs:Counting", 1)
+    assert family.make_custom(toy_envs.Counting, 1) != family.make_custom(toy_envs.Terminating, 1)
+    assert family.make_custom(lambda: toy_envs.Counting(), 1) != family.make_custom(lambda: toy_envs.Counting(), 1)
 
 
 def test_arguments_may_be_lists():
@@ -38,7 +39,7 @@ def test_arguments_may_be_lists():
 
 
 def test_arguments_reach_the_environment():
-    pool = family.make("CartPole-v1", 1, vector="inprocess", max_episode_steps=2).game.pool([0], [1])
+    pool = family.make("CartPole-v1", 1, vector="inprocess", max_episode_steps=2).pool_factory.make_pool([0], [1])
     pool.reset()
     pool.step(np.zeros(1, np.int32), None)
     assert pool.step(np.zeros(1, np.int32), None).truncated.all()
@@ -82,11 +83,11 @@ def test_a_wrong_id_is_refused(env_id, message):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("tests.envs.games:Countin", "unknown name in tests.envs.games 'Countin': did you mean 'Counting'"),
+        ("tests.envs.toy_envs:Countin", "unknown name in tests.envs.toy_envs 'Countin': did you mean 'Counting'"),
         ("tests.envs.nothing:Counting", "no module named 'tests.envs.nothing'"),
-        ("tests/envs/games.py:Counting", "not a module's name"),
-        ("tests.envs.games", "names no attribute of a module: give your own environment as module:attribute"),
-        ("tests.envs.games:LENGTH", "makes no environment"),
+        ("tests/envs/toy_envs.py:Counting", "not a module's name"),
+        ("tests.envs.toy_envs", "names no attribute of a module: give your own environment as module:attribute"),
+        ("tests.envs.toy_envs:LENGTH", "makes no environment"),
         (dict, "makes no environment"),
     ],
 )
@@ -96,10 +97,10 @@ def test_a_wrong_environment_of_ones_own_is_refused(given, message):
 
 
 def test_a_space_that_is_no_array_is_refused():
-    class Talking(games.Counting):
+    class Talking(toy_envs.Counting):
         observation_space = gym.spaces.Text(5)
 
-    with pytest.raises(WeftError, match="no arrays for a space Text"):
+    with pytest.raises(WeftError, match="the space Text.* is not supported"):
         family.make_custom(Talking, 1)
 
 
@@ -112,9 +113,9 @@ def test_what_is_available_can_be_made_and_says_what_it_is():
 
 @pytest.mark.parametrize("env_id", [env_id for env_id in family.available() if not env_id.startswith("ALE/")])
 def test_every_available_environment_plays(env_id):
-    game = family.make(env_id, 2, vector="inprocess").game
-    space = game.action_space
-    pool = game.pool(range(2), [1, 2])
+    factory = family.make(env_id, 2, vector="inprocess").pool_factory
+    space = factory.action_space
+    pool = factory.make_pool(range(2), [1, 2])
     pool.reset()
     low = 0 if isinstance(space, gym.spaces.Discrete) else space.low
     step = pool.step(np.stack([low, low]).astype(np.int32 if space.dtype.kind == "i" else np.float32), None)
@@ -123,17 +124,17 @@ def test_every_available_environment_plays(env_id):
 
 
 def test_an_environment_may_come_from_anywhere():
-    gym.register("weft-test/Here-v0", entry_point=lambda length=3: games.Counting(length))
+    gym.register("weft-test/Here-v0", entry_point=lambda length=3: toy_envs.Counting(length))
     length = 4
     sources = [
         family.make("weft-test/Here-v0", 2, length=4, vector="workers", workers=1),
-        family.make_custom("tests.envs.games:Counting", 2, length=4, vector="workers", workers=1),
-        family.make_custom(games.Counting, 2, length=4, vector="workers", workers=1),
-        family.make_custom(lambda: games.Counting(length), 2, vector="workers", workers=1),
+        family.make_custom("tests.envs.toy_envs:Counting", 2, length=4, vector="workers", workers=1),
+        family.make_custom(toy_envs.Counting, 2, length=4, vector="workers", workers=1),
+        family.make_custom(lambda: toy_envs.Counting(length), 2, vector="workers", workers=1),
     ]
     streams = []
     for env in sources:
-        pool = env.game.pool(range(2), [7, 8])
+        pool = env.pool_factory.make_pool(range(2), [7, 8])
         pool.reset()
         streams.append(np.stack([pool.step(np.zeros(2, np.int32), None).obs for _ in range(6)]))
         pool.close()
@@ -159,7 +160,7 @@ SCRIPT = """
 
     if __name__ == "__main__":
         for given in (Mine, "beside:Other"):
-            pool = family.make_custom(given, 2, vector="workers", workers=2).game.pool(range(2), [1, 2])
+            pool = family.make_custom(given, 2, vector="workers", workers=2).pool_factory.make_pool(range(2), [1, 2])
             pool.reset()
             print(pool.step(np.zeros(2, np.int32), None).obs.ravel().tolist())
             pool.close()
@@ -199,16 +200,16 @@ def test_a_script_s_own_class_and_its_neighbour_s_work_in_workers(tmp_path):
 def test_the_quicker_kind_of_pool_is_chosen(monkeypatch, seconds, cores, options, expected):
     monkeypatch.setattr(kinds, "cores", lambda: cores)
     monkeypatch.setattr(os, "getloadavg", lambda: (1.2, 0.0, 0.0))
-    monkeypatch.setattr(Source, "step_seconds", seconds)
-    source = Source("a game", games.Counting, Arguments.of({"length": round(seconds * 1e6) + cores}))
-    assert choose_kind(source, Options(**options), 8) == expected
+    monkeypatch.setattr(GymConstructor, "step_seconds", seconds)
+    source = GymConstructor("a game", toy_envs.Counting, Arguments.of({"length": round(seconds * 1e6) + cores}))
+    assert choose_kind(source, PoolOptions(**options), 8) == expected
     choose_kind.cache_clear()
 
 
 def test_a_pool_says_what_kind_it_is(monkeypatch):
     monkeypatch.setattr(kinds, "idle_cores", lambda: 2)
-    quick = family.make_custom(games.Counting, 4).game.pool(range(4), range(4))
-    slow = family.make_custom(games.Slow, 4, workers=2).game.pool(range(4), range(4))
+    quick = family.make_custom(toy_envs.Counting, 4).pool_factory.make_pool(range(4), range(4))
+    slow = family.make_custom(toy_envs.Slow, 4, workers=2).pool_factory.make_pool(range(4), range(4))
     assert (quick.kind, slow.kind) == ("inprocess", "workers")
     quick.close()
     slow.close()

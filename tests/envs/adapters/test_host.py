@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.envs import games
+from tests.envs import toy_envs
 from weft import WeftError
 from weft.algos.ppo import PPO
 from weft.cli import main
@@ -37,7 +37,7 @@ def test_a_layout_changes_nothing(world: World, layout: str) -> None:
 def test_replicas_have_environments_of_their_own(layout: str) -> None:
     result = train_in_memory(PPO(**SMALL), CARTPOLE, layout=layout, steps=320)
     assert result.steps == 320 and result.episodes > 3
-    assert result.state.env.names[:, 0].tolist() == [0, 1, 2, 3]
+    assert result.state.env.identities[:, 0].tolist() == [0, 1, 2, 3]
 
 
 def test_an_environment_goes_on_as_it_would_have_anywhere_else() -> None:
@@ -56,24 +56,24 @@ def test_a_state_that_the_environments_have_left_behind_is_refused() -> None:
     with own_objects():
         state = plan.init(0)
         engine.run(engine.run(state, 1), 1)
-        with pytest.raises(WeftError, match="gym:CartPole-v1 is from its call 1, but the environments have gone on"):
+        with pytest.raises(WeftError, match="gym:CartPole-v1 is from call 1, but its environments are at call"):
             engine.run(state, 1)
 
 
-def failing(game: Any, **options: Any) -> World:
-    return World.of(game, {"vector": "inprocess"} | options)
+def failing(env: Any, **options: Any) -> World:
+    return World.of(env, {"vector": "inprocess"} | options)
 
 
 @pytest.mark.parametrize("layout", ["fused", "actors:actors=2"])
 @pytest.mark.parametrize(
-    ("game", "cause"),
-    [(games.Raising, "out of paint"), (games.NaNObservation, "NaN"), (games.WrongShape, "shape")],
+    ("env", "cause"),
+    [(toy_envs.Raising, "out of paint"), (toy_envs.NaNObservation, "NaN"), (toy_envs.WrongShape, "shape")],
 )
-def test_a_failure_names_role_environment_seed_and_step(game: Any, cause: str, layout: str) -> None:
+def test_a_failure_names_role_environment_seed_and_step(env: Any, cause: str, layout: str) -> None:
     with pytest.raises(EnvFailed, match=cause) as caught:
-        train_in_memory(PPO(**SMALL), failing(game), layout=layout, steps=3200)
+        train_in_memory(PPO(**SMALL), failing(env), layout=layout, steps=3200)
     said = str(caught.value)
-    assert re.search(rf"role \w+\[\d\]: .*{game.__name__}: environment \d \(seed \d+\) failed at its step \d+", said)
+    assert re.search(rf"role \w+\[\d\]: .*{env.__name__}: environment \d \(seed \d+\) failed at its step \d+", said)
 
 
 def test_an_environment_that_hangs_in_this_process_is_named() -> None:
@@ -81,43 +81,43 @@ def test_an_environment_that_hangs_in_this_process_is_named() -> None:
     with pytest.raises(
         EnvFailed, match=r"Hanging: environment \d \(seed \d+\) failed at its step \d+ .*no answer for 1 s"
     ):
-        train_in_memory(PPO(**SMALL), failing(games.Hanging, timeout=1), layout="actors", steps=3200)
+        train_in_memory(PPO(**SMALL), failing(toy_envs.Hanging, timeout=1), layout="actors", steps=3200)
     assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize(
-    ("game", "steps", "options"),
+    ("env", "steps", "options"),
     [
-        (games.Raising, 640, {}),
-        (games.NaNReward, 640, {}),
-        (games.Dying, 640, {"vector": "workers", "workers": 2}),
-        (games.Hanging, 160, {"vector": "workers", "workers": 4, "timeout": 0.5}),
+        (toy_envs.Raising, 640, {}),
+        (toy_envs.NaNReward, 640, {}),
+        (toy_envs.Dying, 640, {"vector": "workers", "workers": 2}),
+        (toy_envs.Hanging, 160, {"vector": "workers", "workers": 4, "timeout": 0.5}),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_with_restarts_training_goes_on_and_counts_what_was_dropped(game: Any, steps: int, options: Any) -> None:
-    result = train_in_memory(PPO(**SMALL), failing(game, on_error="restart", **options), steps=steps)
+def test_with_restarts_training_goes_on_and_counts_what_was_dropped(env: Any, steps: int, options: Any) -> None:
+    result = train_in_memory(PPO(**SMALL), failing(env, on_error="restart", **options), steps=steps)
     assert result.steps == steps
     assert result.episodes_dropped > 0
 
 
 def test_on_env_error_is_a_flag_of_the_command_line(tmp_path: Any, capsys: Any) -> None:
     small = ["--set", "num_envs=4", "horizon=8", "minibatches=2", "--steps", "320", "--out"]
-    bad = ["train", "ppo", "tests.envs.games:Raising", "--env-set", "vector=inprocess"]
+    bad = ["train", "ppo", "tests.envs.toy_envs:Raising", "--env-set", "vector=inprocess"]
     assert main([*bad, *small, str(tmp_path / "stops")]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith("weft: error: role all[0]: tests.envs.games:Raising: environment ")
+    assert error.startswith("weft: error: role all[0]: tests.envs.toy_envs:Raising: environment ")
     assert main([*bad, "--on-env-error", "restart", *small, str(tmp_path / "goes on")]) == 0
     assert "because their environment failed" in capsys.readouterr().out
 
 
 def test_a_class_of_ones_own_is_given_as_it_is() -> None:
-    result = train_in_memory(PPO(**SMALL), games.Terminating, steps=320)
-    assert result.env == "Terminating" and result.episodes == 320 // games.LENGTH
-    made = train_in_memory(PPO(**SMALL), lambda: games.Terminating(length=4), steps=320)
-    assert made.episodes == 320 // 4
+    result = train_in_memory(PPO(**SMALL), toy_envs.Terminating, steps=320)
+    assert result.env == "Terminating" and result.episodes == 320 // toy_envs.LENGTH
+    result = train_in_memory(PPO(**SMALL), lambda: toy_envs.Terminating(length=4), steps=320)
+    assert result.episodes == 320 // 4
 
 
-@pytest.mark.parametrize("game", [games.Nested, games.MaskingMany, games.Offset, games.Bounded])
-def test_every_kind_of_space_can_be_trained_on(game: Any) -> None:
-    assert train_in_memory(PPO(**SMALL), game, layout="actors:actors=2", steps=64).steps == 64
+@pytest.mark.parametrize("env", [toy_envs.Nested, toy_envs.MaskingMany, toy_envs.Offset, toy_envs.Bounded])
+def test_every_kind_of_space_can_be_trained_on(env: Any) -> None:
+    assert train_in_memory(PPO(**SMALL), env, layout="actors:actors=2", steps=64).steps == 64

@@ -11,27 +11,27 @@ import time
 import numpy as np
 import pytest
 
-from tests.envs import games
-from tests.envs.walks import SEEDS, actions, game
+from tests.envs import toy_envs
+from tests.envs.random_walks import SEEDS, actions, make_factory
 from weft.envs.pools.failures import EnvFailed
 from weft.errors import WeftError
 
 KINDS = {"inprocess": {"vector": "inprocess"}, "workers": {"vector": "workers", "workers": 2, "timeout": 0.5}}
 AT = 3
 REASONS = {
-    games.Raising: "ValueError: out of paint",
-    games.Leaving: "SystemExit: 3",
-    games.NaNObservation: "NaN in the observation",
-    games.NaNReward: "the reward is NaN",
-    games.NaNAtTheEnd: "NaN in the observation or the reward",
-    games.WrongShape: r"the observation has the shape \(1,\), not \(2,\)",
-    games.WrongStructure: r"the observation is a dict of 'obs', not numbers of shape \(2,\)",
-    games.TooFew: r"ValueError: not enough values to unpack \(expected 5, got 4\)",
-    games.NoReward: "the reward is None, not a number",
+    toy_envs.Raising: "ValueError: out of paint",
+    toy_envs.Leaving: "SystemExit: 3",
+    toy_envs.NaNObservation: "NaN in the observation",
+    toy_envs.NaNReward: "the reward is NaN",
+    toy_envs.NaNAtTheEnd: "NaN in the observation or the reward",
+    toy_envs.WrongShape: r"the observation has the shape \(1,\), not \(2,\)",
+    toy_envs.WrongStructure: r"the observation is a dict of 'obs', not numbers of shape \(2,\)",
+    toy_envs.TooFew: r"ValueError: not enough values to unpack \(expected 5, got 4\)",
+    toy_envs.NoReward: "the reward is None, not a number",
 }
 DEADLY = {
-    games.Dying: "its worker process was killed by SIGKILL",
-    games.Hanging: "it did not come back within 0.5 seconds, and its worker process was killed",
+    toy_envs.Dying: "its worker process was killed by SIGKILL",
+    toy_envs.Hanging: "it did not respond within 0.5 seconds, and its worker process was killed",
 }
 INDICES = (40, 41, 42)
 
@@ -46,8 +46,8 @@ def opened():
     """Pools that are closed after the test."""
     pools = []
 
-    def start(made, seeds=SEEDS):
-        pools.append(made.pool(INDICES[: len(seeds)], seeds))
+    def start(factory, seeds=SEEDS):
+        pools.append(factory.make_pool(INDICES[: len(seeds)], seeds))
         pools[-1].reset()
         return pools[-1]
 
@@ -58,7 +58,7 @@ def opened():
 
 def secrets_odd(seed):
     """Whether an environment of a seed starts with an odd secret: those of `odd_only` games fail."""
-    env = games.Counting()
+    env = toy_envs.Counting()
     env.reset(seed=seed)
     return bool(env.secret % 2)
 
@@ -76,38 +76,38 @@ def step_until(pool, space, seeds, length):
 
 @pytest.mark.parametrize("maker", REASONS)
 def test_a_failure_names_the_environment_and_the_cause(maker, kind, opened):
-    made = game(maker, at=AT, odd_only=True, **kind)
+    factory = make_factory(maker, at=AT, odd_only=True, **kind)
     seeds = seeds_with_one_odd()
-    pool = opened(made, seeds)
-    step_until(pool, made.action_space, seeds, AT - 1)
+    pool = opened(factory, seeds)
+    step_until(pool, factory.action_space, seeds, AT - 1)
     where = rf"{maker.__name__}: environment 41 \(seed {seeds[1]}\) failed at its step 3 \(3 of the episode\): "
     with pytest.raises(EnvFailed, match=where + f".*{REASONS[maker]}") as caught:
-        step_until(pool, made.action_space, seeds, 1)
+        step_until(pool, factory.action_space, seeds, 1)
     assert "\n" not in str(caught.value)
-    if maker is games.Raising:
+    if maker is toy_envs.Raising:
         assert isinstance(caught.value.__cause__, ValueError) and str(caught.value.__cause__) == "out of paint"
 
 
 @pytest.mark.parametrize("maker", DEADLY)
 def test_a_lost_worker_names_the_environment_and_the_cause(maker, opened):
-    made = game(maker, at=AT, odd_only=True, **KINDS["workers"])
+    factory = make_factory(maker, at=AT, odd_only=True, **KINDS["workers"])
     seeds = seeds_with_one_odd()
-    pool = opened(made, seeds)
-    step_until(pool, made.action_space, seeds, AT - 1)
+    pool = opened(factory, seeds)
+    step_until(pool, factory.action_space, seeds, AT - 1)
     where = rf"environment 41 \(seed {seeds[1]}\) failed at its step 3 \(3 of the episode\): "
     with pytest.raises(EnvFailed, match=where + DEADLY[maker]):
-        step_until(pool, made.action_space, seeds, 1)
+        step_until(pool, factory.action_space, seeds, 1)
     assert not pool.pids
 
 
 @pytest.mark.parametrize("maker", REASONS)
 def test_a_restart_drops_one_episode_and_leaves_the_others_alone(maker, kind, opened):
     seeds = seeds_with_one_odd()
-    made = game(maker, at=AT, odd_only=True, on_error="restart", **kind)
-    well = game(games.Never, **kind)
-    pool, twin = opened(made, seeds), opened(well, seeds)
-    steps = step_until(pool, made.action_space, seeds, AT + 2)
-    expected = step_until(twin, made.action_space, seeds, AT + 2)
+    factory = make_factory(maker, at=AT, odd_only=True, on_error="restart", **kind)
+    well = make_factory(toy_envs.Never, **kind)
+    pool, twin = opened(factory, seeds), opened(well, seeds)
+    steps = step_until(pool, factory.action_space, seeds, AT + 2)
+    expected = step_until(twin, factory.action_space, seeds, AT + 2)
     for step, other in zip(steps, expected, strict=True):
         for row in (0, 2):
             assert (step.obs[row] == other.obs[row]).all() and step.reward[row] == other.reward[row]
@@ -118,86 +118,86 @@ def test_a_restart_drops_one_episode_and_leaves_the_others_alone(maker, kind, op
     assert (failing.final_obs[1] == steps[AT - 2].obs[1]).all()
     assert (failing.final_obs[[0, 2]] == failing.obs[[0, 2]]).all()
     assert steps[AT].obs[1, 1] == 1 and steps[AT].valid.all()
-    totals = pool.episodes()
+    totals = pool.pop_totals()
     assert totals.dropped.tolist() == [0, 1, 0] and totals.finished.sum() == 0
 
 
 @pytest.mark.parametrize("maker", DEADLY)
 def test_a_lost_worker_costs_the_episodes_of_its_block(maker, opened):
     seeds = seeds_with_one_odd()
-    made = game(maker, at=AT, odd_only=True, on_error="restart", **KINDS["workers"])
-    pool = opened(made, seeds)
+    factory = make_factory(maker, at=AT, odd_only=True, on_error="restart", **KINDS["workers"])
+    pool = opened(factory, seeds)
     assert len(pool.pids) == 2
-    steps = step_until(pool, made.action_space, seeds, AT)
+    steps = step_until(pool, factory.action_space, seeds, AT)
     lost = ~steps[-1].valid
     assert lost.tolist() == [False, True, True]
     assert steps[-1].truncated.tolist() == lost.tolist() and not steps[-1].reward[lost].any()
     assert (steps[-1].final_obs[lost] == steps[-2].obs[lost]).all()
     assert steps[-1].obs[:, 1].tolist() == [AT, 0, 0]
-    assert pool.episodes().dropped.tolist() == [0, 1, 1]
+    assert pool.pop_totals().dropped.tolist() == [0, 1, 1]
 
 
 def test_a_new_environment_is_seeded_alike_whoever_runs_it(opened):
     seeds = seeds_with_one_odd()
     found = []
     for options in KINDS.values():
-        made = game(games.Raising, at=AT, odd_only=True, on_error="restart", **options)
-        pool = opened(made, seeds)
-        found.append(np.stack([step.obs for step in step_until(pool, made.action_space, seeds, 9)]))
+        factory = make_factory(toy_envs.Raising, at=AT, odd_only=True, on_error="restart", **options)
+        pool = opened(factory, seeds)
+        found.append(np.stack([step.obs for step in step_until(pool, factory.action_space, seeds, 9)]))
     assert (found[0] == found[1]).all()
 
 
 def test_restarts_that_never_help_end_in_an_error(kind, opened):
-    made = game(games.Raising, at=1, on_error="restart", **kind)
-    pool = opened(made, (1,))
-    step_until(pool, made.action_space, (1,), 3)
+    factory = make_factory(toy_envs.Raising, at=1, on_error="restart", **kind)
+    pool = opened(factory, (1,))
+    step_until(pool, factory.action_space, (1,), 3)
     with pytest.raises(EnvFailed, match="out of paint"):
-        step_until(pool, made.action_space, (1,), 1)
-    assert pool.episodes().dropped.tolist() == [3]
+        step_until(pool, factory.action_space, (1,), 1)
+    assert pool.pop_totals().dropped.tolist() == [3]
 
 
 def test_restarts_that_help_for_a_while_go_on_for_ever(kind, opened):
-    made = game(games.Raising, at=2, on_error="restart", **kind)
-    pool = opened(made, (1,))
-    step_until(pool, made.action_space, (1,), 20)
-    assert pool.episodes().dropped.tolist() == [10]
+    factory = make_factory(toy_envs.Raising, at=2, on_error="restart", **kind)
+    pool = opened(factory, (1,))
+    step_until(pool, factory.action_space, (1,), 20)
+    assert pool.pop_totals().dropped.tolist() == [10]
 
 
 def test_workers_that_never_live_end_in_an_error(opened):
-    made = game(games.Dying, at=1, on_error="restart", **KINDS["workers"])
-    pool = opened(made, (1,))
-    step_until(pool, made.action_space, (1,), 3)
+    factory = make_factory(toy_envs.Dying, at=1, on_error="restart", **KINDS["workers"])
+    pool = opened(factory, (1,))
+    step_until(pool, factory.action_space, (1,), 3)
     with pytest.raises(EnvFailed, match="SIGKILL"):
-        step_until(pool, made.action_space, (1,), 1)
+        step_until(pool, factory.action_space, (1,), 1)
 
 
 def test_an_environment_that_cannot_be_made_is_named():
-    games.NotMade.made = 0
-    made = game(games.NotMade, vector="inprocess")
+    toy_envs.NotMade.made = 0
+    factory = make_factory(toy_envs.NotMade, vector="inprocess")
     with pytest.raises(EnvFailed, match=r"environment 40 \(seed 11\) failed before its first step: .*no licence left"):
-        made.pool(INDICES, SEEDS).reset()
+        factory.make_pool(INDICES, SEEDS).reset()
 
 
 def test_a_reset_that_fails_is_named(kind, opened):
-    made = game(games.BadReset, **kind)
-    pool = opened(made)
+    factory = make_factory(toy_envs.BadReset, **kind)
+    pool = opened(factory)
     with pytest.raises(EnvFailed, match="environment 40 .* at its step 5 .*RuntimeError: stuck"):
-        step_until(pool, made.action_space, SEEDS, games.LENGTH)
+        step_until(pool, factory.action_space, SEEDS, toy_envs.LENGTH)
 
 
 def test_an_episode_that_ended_counts_though_its_environment_could_not_go_on(kind, opened):
-    made = game(games.BadReset, on_error="restart", **kind)
-    pool = opened(made)
-    steps = step_until(pool, made.action_space, SEEDS, games.LENGTH)
+    factory = make_factory(toy_envs.BadReset, on_error="restart", **kind)
+    pool = opened(factory)
+    steps = step_until(pool, factory.action_space, SEEDS, toy_envs.LENGTH)
     assert steps[-1].terminated.all() and steps[-1].valid.all()
-    totals = pool.episodes()
+    totals = pool.pop_totals()
     assert totals.finished.tolist() == [1, 1, 1] and totals.dropped.tolist() == [0, 0, 0]
 
 
 def test_a_type_that_would_lose_everything_is_refused():
-    made = game(games.FloatImage, vector="inprocess")
+    factory = make_factory(toy_envs.FloatImage, vector="inprocess")
     with pytest.raises(EnvFailed, match="the observation is float32, which cannot become uint8"):
-        made.pool(INDICES, SEEDS).reset()
+        factory.make_pool(INDICES, SEEDS).reset()
 
 
 def test_a_game_that_fails_at_once_is_refused_when_it_is_made():
@@ -205,9 +205,9 @@ def test_a_game_that_fails_at_once_is_refused_when_it_is_made():
         raise OSError("no display")
 
     with pytest.raises(EnvFailed, match="broken cannot be made: OSError: no display"):
-        game(broken)
+        make_factory(broken)
     with pytest.raises(WeftError, match="which is not a gymnasium.Env"):
-        game(lambda: 3)
+        make_factory(lambda: 3)
 
 
 def test_what_cannot_be_pickled_is_refused_with_advice():
@@ -215,26 +215,26 @@ def test_what_cannot_be_pickled_is_refused_with_advice():
 
     def locked():
         assert lock
-        return games.Counting()
+        return toy_envs.Counting()
 
     with pytest.raises(WeftError, match="cannot be sent to worker processes: .*; use vector=inprocess"):
-        game(locked, vector="workers").pool(INDICES, SEEDS)
+        make_factory(locked, vector="workers").make_pool(INDICES, SEEDS)
 
 
 class Untravelled:
     """Makes environments, but cannot be unpickled."""
 
     def __call__(self):
-        return games.Counting()
+        return toy_envs.Counting()
 
     def __reduce__(self):
         return int, ("no number",)
 
 
 def test_what_a_worker_cannot_load_is_told():
-    made = game(Untravelled(), **KINDS["workers"])
+    factory = make_factory(Untravelled(), **KINDS["workers"])
     with pytest.raises(EnvFailed, match="before its first step: its worker process could not start: ValueError"):
-        made.pool(INDICES, SEEDS).reset()
+        factory.make_pool(INDICES, SEEDS).reset()
 
 
 def alive(pid):
@@ -257,9 +257,9 @@ def open_files():
 
 
 def test_nothing_remains_after_closing():
-    made = game(games.Terminating, **KINDS["workers"])
+    factory = make_factory(toy_envs.Terminating, **KINDS["workers"])
     before, shared = open_files(), set(os.listdir("/dev/shm"))
-    pool = made.pool(INDICES, SEEDS)
+    pool = factory.make_pool(INDICES, SEEDS)
     pool.reset()
     pids = pool.pids
     assert all(map(alive, pids)) and open_files() > before
@@ -273,7 +273,7 @@ def test_nothing_remains_after_closing():
 
 def test_nothing_remains_of_a_pool_that_was_forgotten():
     before = open_files()
-    pool = game(games.Terminating, **KINDS["workers"]).pool(INDICES, SEEDS)
+    pool = make_factory(toy_envs.Terminating, **KINDS["workers"]).make_pool(INDICES, SEEDS)
     pool.reset()
     pids = pool.pids
     del pool
@@ -282,26 +282,26 @@ def test_nothing_remains_of_a_pool_that_was_forgotten():
 
 
 def test_nothing_remains_after_an_interrupt(opened, monkeypatch):
-    made = game(games.Terminating, **KINDS["workers"])
-    pool = opened(made)
+    factory = make_factory(toy_envs.Terminating, **KINDS["workers"])
+    pool = opened(factory)
     pids = pool.pids
 
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pool, "_stepped", interrupt)
+    monkeypatch.setattr(pool, "_wait_for_step", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        step_until(pool, made.action_space, SEEDS, 1)
+        step_until(pool, factory.action_space, SEEDS, 1)
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
 
 
 PARENT = """
     import sys, time
     import numpy as np
-    from tests.envs import games
-    from tests.envs.walks import game
+    from tests.envs import toy_envs
+    from tests.envs.random_walks import make_factory
 
-    pool = game(games.{maker}, at=2, vector="workers", workers=2).pool(range(2), [1, 2])
+    pool = make_factory(toy_envs.{maker}, at=2, vector="workers", workers=2).make_pool(range(2), [1, 2])
     pool.reset()
     print(*pool.pids, flush=True)
     action = np.zeros(2, np.int32)
@@ -325,6 +325,6 @@ def test_workers_leave_with_their_parent_even_in_the_middle_of_a_step(maker, end
 
 
 def test_a_worker_loads_neither_weft_nor_jax():
-    pool = game(games.Modules, vector="workers", workers=1).pool(range(1), [1])
+    pool = make_factory(toy_envs.Modules, vector="workers", workers=1).make_pool(range(1), [1])
     assert pool.reset().tolist() == [[0, 0]]
     pool.close()

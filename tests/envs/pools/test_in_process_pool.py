@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.envs import games
-from tests.envs.walks import game
+from tests.envs import toy_envs
+from tests.envs.random_walks import make_factory
 from weft.envs.pools.failures import EnvFailed
-from weft.envs.pools.sequential import RESTARTS_IN_A_ROW, reseeded
+from weft.envs.pools.sequential import MAX_CONSECUTIVE_RESTARTS, seed_after_restarts
 
 NUM_ENVS = 3
 
@@ -21,8 +21,8 @@ class Plain:
         self.begin()
 
     def begin(self):
-        self.env = games.Scripted(self.scripts)
-        self.obs, _ = self.env.reset(seed=reseeded(self.seed, self.restarts))
+        self.env = toy_envs.ScriptedGymEnv(self.scripts)
+        self.obs, _ = self.env.reset(seed=seed_after_restarts(self.seed, self.restarts))
         self.total, self.length = 0.0, 0
 
     def step(self, action, last):
@@ -43,7 +43,7 @@ class Plain:
         return self.obs, reward, terminated, truncated, final, True
 
     def fail(self):
-        if self.unproven == RESTARTS_IN_A_ROW:
+        if self.unproven == MAX_CONSECUTIVE_RESTARTS:
             return None
         final = self.obs
         self.dropped, self.restarts, self.unproven = self.dropped + 1, self.restarts + 1, self.unproven + 1
@@ -57,7 +57,9 @@ moves = st.lists(st.tuples(st.lists(st.integers(0, 4), min_size=3, max_size=3), 
 
 @given(scripts=scripts, moves=moves, seeds=st.lists(st.integers(0, 2**31 - 1), min_size=3, max_size=3))
 def test_a_pool_does_what_its_rows_would_do_alone(scripts, moves, seeds):
-    pool = game(games.Scripted, scripts=scripts, vector="inprocess", on_error="restart").pool(range(NUM_ENVS), seeds)
+    pool = make_factory(toy_envs.ScriptedGymEnv, scripts=scripts, vector="inprocess", on_error="restart").make_pool(
+        range(NUM_ENVS), seeds
+    )
     rows = [Plain(scripts, seed) for seed in seeds]
     assert (pool.reset() == [row.obs for row in rows]).all()
     for actions, bits in moves:
@@ -72,6 +74,6 @@ def test_a_pool_does_what_its_rows_would_do_alone(scripts, moves, seeds):
         found = (step.obs, step.reward, step.terminated, step.truncated, step.final_obs, step.valid)
         for array, wanted in zip(found, zip(*expected, strict=True), strict=True):
             np.testing.assert_array_equal(array, np.array(wanted, array.dtype))
-    totals = pool.episodes()
+    totals = pool.pop_totals()
     for name in ("returns", "lengths", "finished", "dropped"):
         assert getattr(totals, name).tolist() == [getattr(row, name) for row in rows]

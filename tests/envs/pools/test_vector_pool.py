@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.envs import games
-from tests.envs.walks import SEEDS, actions, game, played
+from tests.envs import toy_envs
+from tests.envs.random_walks import SEEDS, actions, make_factory, play
 from weft.envs.adapters import gymnasium as family
 from weft.envs.pools.failures import EnvFailed
 from weft.errors import WeftError
@@ -30,12 +30,14 @@ def next_step_rows(maker, seed, given):
             yield obs, reward, terminated, truncated and not terminated, True
 
 
-@pytest.mark.parametrize("maker", [games.Terminating, games.Truncating, games.Both, games.OneStep, games.Uneven])
+@pytest.mark.parametrize(
+    "maker", [toy_envs.Terminating, toy_envs.Truncating, toy_envs.Both, toy_envs.OneStep, toy_envs.Uneven]
+)
 @pytest.mark.parametrize("options", NEXT, ids=lambda options: options["vector"])
 def test_the_row_after_an_end_belongs_to_no_episode(maker, options):
-    made = game(maker, **options)
-    _, steps, totals = played(made)
-    given = actions(made.action_space, SEEDS, len(steps))
+    factory = make_factory(maker, **options)
+    _, steps, totals = play(factory)
+    given = actions(factory.action_space, SEEDS, len(steps))
     for row, seed in enumerate(SEEDS):
         returns, finished, length, total = 0.0, 0, 0, 0.0
         expected = next_step_rows(maker, seed, [action[row] for action in given])
@@ -53,10 +55,10 @@ def test_the_row_after_an_end_belongs_to_no_episode(maker, options):
 
 @pytest.mark.parametrize("options", NEXT, ids=lambda options: options["vector"])
 def test_a_row_that_is_cut_off_starts_at_once(options):
-    made = game(games.Terminating, **options)
-    pool = made.pool(range(3), SEEDS)
+    factory = make_factory(toy_envs.Terminating, **options)
+    pool = factory.make_pool(range(3), SEEDS)
     pool.reset()
-    for _ in range(games.LENGTH - 1):
+    for _ in range(toy_envs.LENGTH - 1):
         pool.step(np.zeros(3, np.int32), None)
     step = pool.step(np.zeros(3, np.int32), np.array([True, False, False]))
     assert step.terminated.all()
@@ -67,15 +69,15 @@ def test_a_row_that_is_cut_off_starts_at_once(options):
     assert step.obs[:, 1].tolist() == [0, 1, 1] and step.final_obs[:, 1].tolist() == [1, 1, 1]
     step = pool.step(np.zeros(3, np.int32), None)
     assert step.obs[:, 1].tolist() == [1, 2, 2] and step.valid.all()
-    assert pool.episodes().lengths.tolist() == [games.LENGTH + 1, games.LENGTH, games.LENGTH]
+    assert pool.pop_totals().lengths.tolist() == [toy_envs.LENGTH + 1, toy_envs.LENGTH, toy_envs.LENGTH]
     pool.close()
 
 
 @talkative
 @pytest.mark.parametrize("vector", ["sync", "async"])
 def test_a_failure_names_the_environment(vector):
-    made = game(games.Raising, at=2, vector=vector)
-    pool = made.pool(range(40, 43), SEEDS)
+    factory = make_factory(toy_envs.Raising, at=2, vector=vector)
+    pool = factory.make_pool(range(40, 43), SEEDS)
     pool.reset()
     pool.step(np.zeros(3, np.int32), None)
     # All of them fail at once: the first is met first in one process, any of them in several.
@@ -88,18 +90,20 @@ def test_a_failure_names_the_environment(vector):
 
 
 @talkative
-@pytest.mark.parametrize(("maker", "reason"), [(games.Hanging, "TimeoutError"), (games.Dying, "EOFError|Connection")])
+@pytest.mark.parametrize(
+    ("maker", "reason"), [(toy_envs.Hanging, "TimeoutError"), (toy_envs.Dying, "EOFError|Connection")]
+)
 def test_a_process_that_hangs_or_dies_ends_the_pool(maker, reason):
-    pool = game(maker, at=1, vector="async", timeout=1.0).pool(range(1), [1])
+    pool = make_factory(maker, at=1, vector="async", timeout=1.0).make_pool(range(1), [1])
     pool.reset()
     with pytest.raises(EnvFailed, match=rf"environment 0 \(seed 1\) failed at its step 1 .*({reason})"):
         pool.step(np.zeros(1, np.int32), None)
     pool.close()
 
 
-@pytest.mark.parametrize("maker", [games.NaNObservation, games.NaNReward])
+@pytest.mark.parametrize("maker", [toy_envs.NaNObservation, toy_envs.NaNReward])
 def test_nan_is_found(maker):
-    pool = game(maker, at=2, vector="sync").pool(range(2), SEEDS[:2])
+    pool = make_factory(maker, at=2, vector="sync").make_pool(range(2), SEEDS[:2])
     pool.reset()
     pool.step(np.zeros(2, np.int32), None)
     with pytest.raises(EnvFailed, match=r"environment 0 \(seed 11\) failed at its step 2 .*NaN"):
@@ -108,10 +112,10 @@ def test_nan_is_found(maker):
 
 
 def test_an_id_may_bring_its_own_vector_environment():
-    made = family.make("CartPole-v1", 4, vector="native").game
-    walks = [played(made, length=80) for _ in range(2)]
-    played.cache_clear()
-    first, steps, totals = played(made, length=80)
+    factory = family.make("CartPole-v1", 4, vector="native").pool_factory
+    walks = [play(factory, length=80) for _ in range(2)]
+    play.cache_clear()
+    first, steps, totals = play(factory, length=80)
     assert (first == walks[0][0]).all() and totals.finished.sum() > 3
     for step, other in zip(steps, walks[0][1], strict=True):
         assert (step.obs == other.obs).all()
@@ -121,12 +125,12 @@ def test_an_id_may_bring_its_own_vector_environment():
 
 
 def test_what_a_native_vector_environment_cannot_do_is_refused():
-    pool = family.make("CartPole-v1", 2, vector="native").game.pool(range(2), [1, 2])
+    pool = family.make("CartPole-v1", 2, vector="native").pool_factory.make_pool(range(2), [1, 2])
     pool.reset()
-    with pytest.raises(WeftError, match="cannot cut an episode off"):
+    with pytest.raises(WeftError, match="cannot truncate an episode"):
         pool.step(np.zeros(2, np.int32), np.ones(2, bool))
     pool.close()
-    with pytest.raises(WeftError, match="autoreset can only be next_step, not disabled"):
-        family.make("CartPole-v1", 2, vector="native", autoreset="disabled").game.pool(range(2), [1, 2])
-    with pytest.raises(WeftError, match="brings no vector environment"):
-        family.make("Acrobot-v1", 2, vector="native").game.pool(range(2), [1, 2])
+    with pytest.raises(WeftError, match="supports only autoreset=next_step, not disabled"):
+        family.make("CartPole-v1", 2, vector="native", autoreset="disabled").pool_factory.make_pool(range(2), [1, 2])
+    with pytest.raises(WeftError, match="has no vector environment"):
+        family.make("Acrobot-v1", 2, vector="native").pool_factory.make_pool(range(2), [1, 2])

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import weft
-from tests.envs.scripted import LENGTH, Scripted, play
+from tests.envs.scripted_env import LENGTH, Scripted, play
 from weft import Algorithm, Mean, WeftError, fragment
 from weft.algos.ppo import PPO
 from weft.envs import make
-from weft.envs.wrappers import clip_reward, normalise_obs, normalise_reward, restart
-from weft.envs.wrappers.moments import Moments
+from weft.envs.wrappers import clip_reward, normalise_obs, normalise_reward, reset_with_statistics
+from weft.envs.wrappers.moments import RunningMoments
 from weft.runtime.driver import Plan
 from weft.runtime.local import LocalEngine
 
@@ -47,11 +47,11 @@ def test_statistics_are_those_of_all_data_at_once(centre, spread, merge_every):
     inner = Scripted(5, centre, spread)
     env = normalise_obs(inner)
     state, _, _ = play(env, merge_every=merge_every)
-    known, data = env.episodes(state)[0].memory.known, counted(inner)
-    assert known.count == len(data)
-    np.testing.assert_allclose(known.mean[0], data.mean(axis=0), rtol=1e-6, atol=1e-5 * spread)
+    moments, data = env.episodes(state)[0].wrapper.moments, counted(inner)
+    assert moments.count == len(data)
+    np.testing.assert_allclose(moments.mean[0], data.mean(axis=0), rtol=1e-6, atol=1e-5 * spread)
     # Steps between float32 numbers around 10,000 are 0.001 wide.
-    np.testing.assert_allclose(known.variance[0], data.var(axis=0), rtol=1e-5 + 1e-9 * (centre / spread) ** 2 / 10)
+    np.testing.assert_allclose(moments.variance[0], data.var(axis=0), rtol=1e-5 + 1e-9 * (centre / spread) ** 2 / 10)
 
 
 def test_observations_are_scaled_by_what_was_known_before_them():
@@ -67,7 +67,7 @@ def test_observations_are_scaled_by_what_was_known_before_them():
     final = inner.script["final"]["place"][:, 20:30]
     scaled = np.clip((final - data.mean(axis=0)) / data.std(axis=0), -10, 10)
     np.testing.assert_allclose(later.final_obs["place"][:, 20:], scaled, rtol=1e-4, atol=1e-4)
-    assert state.memory.gathered.count.tolist() == [0.0] * 4
+    assert state.wrapper.sums.count.tolist() == [0.0] * 4
 
 
 def test_only_what_holds_floating_point_numbers_is_normalised():
@@ -91,7 +91,7 @@ def test_nothing_to_normalise_is_refused():
     class Images(Scripted):
         observation_space = gym.spaces.Box(0, 255, (4, 4), np.uint8)
 
-    with pytest.raises(WeftError, match="no part of Box.* holds floating-point numbers"):
+    with pytest.raises(WeftError, match="no part of Box.* is floating-point"):
         normalise_obs(Images(2))
 
 
@@ -99,9 +99,9 @@ def test_nothing_to_normalise_is_refused():
 def test_rewards_are_in_units_of_the_deviation_of_returns(gamma):
     inner = Scripted(5)
     state, _, seen = play(normalise_reward(inner, gamma=gamma), merge_every=20)
-    known, returns = state.memory.moments.known, returns_by_hand(inner, gamma)
-    np.testing.assert_allclose(known.mean[0], returns.mean(), rtol=1e-5)
-    np.testing.assert_allclose(known.variance[0], returns.var(), rtol=1e-5)
+    moments, returns = state.wrapper.running.moments, returns_by_hand(inner, gamma)
+    np.testing.assert_allclose(moments.mean[0], returns.mean(), rtol=1e-5)
+    np.testing.assert_allclose(moments.variance[0], returns.var(), rtol=1e-5)
     raw = inner.script["reward"]
     np.testing.assert_allclose(seen.reward[:, :20], np.clip(raw[:, :20], -10, 10))
     scale = seen.reward[:, 40:] / np.where(raw[:, 40:] == 0, 1, raw[:, 40:])
@@ -128,10 +128,10 @@ def test_knowledge_is_what_has_no_batch_axis_and_changes_in_episodes_alone(wrapp
     states = [jax.eval_shape(env.reset, key)[0] for env in envs]
     same = jax.tree.leaves(jax.tree.map(lambda a, b: a.shape == b.shape, *states))
     before, after = envs[0].reset(key)[0], play(envs[0], 5)[0]
-    moments = [getattr(state.memory, "moments", state.memory) for state in (before, after)]
-    assert sum(same) == len(jax.tree.leaves(moments[0].known)) == 3
-    assert jax.tree.all(jax.tree.map(np.array_equal, moments[0].known, moments[1].known))
-    assert not np.array_equal(moments[0].gathered.count, moments[1].gathered.count)
+    running = [getattr(state.wrapper, "running", state.wrapper) for state in (before, after)]
+    assert sum(same) == len(jax.tree.leaves(running[0].moments)) == 3
+    assert jax.tree.all(jax.tree.map(np.array_equal, running[0].moments, running[1].moments))
+    assert not np.array_equal(running[0].sums.count, running[1].sums.count)
 
 
 def test_a_restart_keeps_what_was_learned(key):
@@ -139,31 +139,31 @@ def test_a_restart_keeps_what_was_learned(key):
     trained, _, _ = play(env, 20, merge_every=20)
     small, large = (jax.eval_shape(env.reset, key)[0], jax.eval_shape(other.reset, key)[0])
     knowledge = jax.tree.map(lambda leaf, a, b: leaf if a.shape == b.shape else None, trained, small, large)
-    state, obs = restart(other, key, knowledge)
-    assert jax.tree.all(jax.tree.map(np.array_equal, state.memory.known, trained.memory.known))
-    known = trained.inner.memory.moments.known
-    assert jax.tree.all(jax.tree.map(np.array_equal, state.inner.memory.moments.known, known))
+    state, obs = reset_with_statistics(other, key, knowledge)
+    assert jax.tree.all(jax.tree.map(np.array_equal, state.wrapper.moments, trained.wrapper.moments))
+    moments = trained.inner.wrapper.running.moments
+    assert jax.tree.all(jax.tree.map(np.array_equal, state.inner.wrapper.running.moments, moments))
     data, raw = counted(Scripted(4, 50.0, 9.0), 20), Scripted(3, 50.0, 9.0).script["obs"]["place"][:, 0]
     np.testing.assert_allclose(obs["place"], (raw - data.mean(axis=0)) / data.std(axis=0), rtol=1e-4, atol=1e-4)
-    assert state.memory.gathered.count.tolist() == [1.0] * 3
+    assert state.wrapper.sums.count.tolist() == [1.0] * 3
 
 
 def test_merging_nothing_changes_nothing():
     values = (jnp.ones((2, 3)),)
-    moments = Moments.start(values, mean=(jnp.full(3, 7.0),))
-    for known in (moments.merge().known, moments.add(values, where=jnp.zeros(2, bool)).merge().known):
-        assert jax.tree.all(jax.tree.map(np.array_equal, known, moments.known))
+    running = RunningMoments.init(values, mean=(jnp.full(3, 7.0),))
+    for moments in (running.merge().moments, running.add(values, where=jnp.zeros(2, bool)).merge().moments):
+        assert jax.tree.all(jax.tree.map(np.array_equal, moments, running.moments))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Watch(Algorithm):
-    """Steps environments, and gives every row its own replica's idea of what is known."""
+    """Steps environments, and gives every row its own replica's moments."""
 
     num_envs: int = 4
 
     def init(self, env: Any, key: jax.Array) -> Any:
         env_state, obs = env.reset(key)
-        return {"env": env_state, "obs": obs, "known": self.known(env, env_state), "iteration": jnp.zeros((), int)}
+        return {"env": env_state, "obs": obs, "moments": self.moments(env, env_state), "iteration": jnp.zeros((), int)}
 
     def step(self, env: Any, state: Any) -> tuple[Any, dict[str, Mean]]:
         def tick(carry: Any, _: Any) -> tuple[Any, None]:
@@ -173,8 +173,8 @@ class Watch(Algorithm):
 
         (env_state, obs), _ = jax.lax.scan(tick, (state["env"], state["obs"]), length=10)
         env_state, metrics = env.episodes(env_state)
-        known, iteration = self.known(env, env_state), self.learn(state["iteration"])
-        return {"env": env_state, "obs": obs, "known": known, "iteration": iteration}, metrics
+        moments, iteration = self.moments(env, env_state), self.learn(state["iteration"])
+        return {"env": env_state, "obs": obs, "moments": moments, "iteration": iteration}, metrics
 
     @fragment
     def act(self, obs: Any) -> jax.Array:
@@ -184,9 +184,9 @@ class Watch(Algorithm):
     def learn(self, iteration: jax.Array) -> jax.Array:
         return iteration + 1
 
-    @fragment(name="env.known")
-    def known(self, env: Any, env_state: Any) -> Any:
-        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (env.num_envs, *leaf.shape)), env_state.memory.known)
+    @fragment(name="env.moments")
+    def moments(self, env: Any, env_state: Any) -> Any:
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (env.num_envs, *leaf.shape)), env_state.wrapper.moments)
 
 
 @pytest.mark.parametrize(
@@ -196,11 +196,11 @@ def test_every_replica_knows_what_all_of_them_saw(layout):
     def env(num_envs):
         return normalise_obs(normalise_reward(Scripted(num_envs, 1e4, 1.0)))
 
-    known, data = run(Watch(), env, layout, 3)["known"], counted(Scripted(4, 1e4, 1.0), 30)
-    assert all((np.asarray(leaf) == np.asarray(leaf)[0]).all() for leaf in jax.tree.leaves(known))
-    assert known.count[0] == len(data)
-    np.testing.assert_allclose(known.mean[0][0], data.mean(axis=0), rtol=1e-6, atol=1e-5)
-    np.testing.assert_allclose(known.variance[0][0], data.var(axis=0), rtol=2e-5)
+    moments, data = run(Watch(), env, layout, 3)["moments"], counted(Scripted(4, 1e4, 1.0), 30)
+    assert all((np.asarray(leaf) == np.asarray(leaf)[0]).all() for leaf in jax.tree.leaves(moments))
+    assert moments.count[0] == len(data)
+    np.testing.assert_allclose(moments.mean[0][0], data.mean(axis=0), rtol=1e-6, atol=1e-5)
+    np.testing.assert_allclose(moments.variance[0][0], data.var(axis=0), rtol=2e-5)
 
 
 def run(algo, env, layout, iterations):
@@ -220,5 +220,5 @@ def test_layouts_of_one_replica_change_no_bit(layout):
 
 @pytest.mark.parametrize("layout", ["fused:devices=2", "allreduce:workers=2", "actors:actors=2", "seed:envs=2"])
 def test_ppo_trains_in_every_layout(layout):
-    known = run(PPO(**SMALL), wrapped_cart_pole, layout, 3).env.inner.memory.known
-    assert known.count == 4 + 3 * 4 * 8 and np.isfinite(known.variance[0]).all()
+    moments = run(PPO(**SMALL), wrapped_cart_pole, layout, 3).env.inner.wrapper.moments
+    assert moments.count == 4 + 3 * 4 * 8 and np.isfinite(moments.variance[0]).all()

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.envs.scripted import LENGTH, Scripted, play
+from tests.envs.scripted_env import LENGTH, Scripted, play
 from weft import WeftError
 from weft.envs import make
 from weft.envs.wrappers import (
@@ -15,7 +15,7 @@ from weft.envs.wrappers import (
     frame_stack,
     normalise_obs,
     normalise_reward,
-    restart,
+    reset_with_statistics,
     time_limit,
     wrap,
 )
@@ -64,13 +64,15 @@ def test_what_is_no_box_is_not_stacked():
     ids=str,
 )
 def test_frames_are_joined_along_channels(shape, expected):
-    layer, obs = FrameStack(3, (True,)), jnp.arange(2 * np.prod(shape, dtype=int)).reshape(2, *shape)
-    memory, first = layer.start(obs, None)
-    assert first.shape == (2, *expected) == (2, *layer.space(gym.spaces.Box(0, 255, shape, np.uint8)).shape)
-    bounds = layer.space(gym.spaces.Box(np.zeros(shape, np.float32), np.ones(shape, np.float32)))
+    wrapper, obs = FrameStack(3, (True,)), jnp.arange(2 * np.prod(shape, dtype=int)).reshape(2, *shape)
+    state, first = wrapper.init(obs, None)
+    assert (
+        first.shape == (2, *expected) == (2, *wrapper.observation_space(gym.spaces.Box(0, 255, shape, np.uint8)).shape)
+    )
+    bounds = wrapper.observation_space(gym.spaces.Box(np.zeros(shape, np.float32), np.ones(shape, np.float32)))
     assert (bounds.low == 0).all() and (bounds.high == 1).all()
     axis = 1 if shape == (2, 8, 8) else -1
-    (pushed,) = layer._pushed(memory, layer._leaves(-obs))
+    (pushed,) = wrapper._push(state, wrapper._frames(-obs))
     newest = jnp.split(pushed, 3, axis=axis)[2]
     np.testing.assert_array_equal(newest.reshape(2, *shape), -obs)
 
@@ -102,7 +104,7 @@ def test_a_limit_and_a_caller_may_both_cut(key):
         state, timestep = env.step(state, action, key, jnp.array(last))
         cut.append(timestep.truncated.tolist())
     assert cut == [[True, False, False, False], [False, True, True, True]]
-    assert state.memory.tolist() == [1, 0, 0, 0]
+    assert state.wrapper.tolist() == [1, 0, 0, 0]
 
 
 def test_rows_that_an_autoreset_inserted_are_not_steps_of_an_episode():
@@ -157,5 +159,5 @@ def test_a_wrong_spec_is_refused(spec, message):
 def test_a_restart_of_what_knows_nothing_is_a_reset(key):
     env = frame_stack(time_limit(cart_poles(), 5), 2)
     trained, _, _ = play(env, 3)
-    fresh = [start(key) for start in (env.reset, lambda key: restart(env, key, trained))]
+    fresh = [start(key) for start in (env.reset, lambda key: reset_with_statistics(env, key, trained))]
     assert jax.tree.all(jax.tree.map(np.array_equal, *fresh))

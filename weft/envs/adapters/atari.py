@@ -1,9 +1,9 @@
-"""Atari 2600 games, as `gym:ALE/Pong-v5`: emulated and preprocessed in C++, many at once.
+"""Atari 2600 games, as `gym:ALE/Pong-v5`: emulated and preprocessed in C++ threads.
 
-The preprocessing is the usual one (Mnih et al. 2015): every fourth frame, the brighter of the last two of them, grey,
-84x84, stacked by four, with up to 30 empty actions first. An action is kept for another frame with probability 0.25
-and an episode ends with the game, not with a life, as Machado et al. 2018 advise. What is learned from is the sign of
-the reward; statistics are of the true score.
+The preprocessing is that of Mnih et al. 2015: every fourth frame, the maximum over the last two frames, grey, 84x84, a
+stack of four, and up to 30 no-op actions at the start. As Machado et al. 2018 advise, an action is repeated for another
+frame with probability 0.25, and an episode ends with the game, not with a life. The agent learns from the sign of the
+reward; statistics report the true score.
 
 >>> env = make("ALE/Breakout-v5", 2, workers=1)
 >>> env.observation_space.shape, env.action_space
@@ -29,33 +29,33 @@ PREFIX = "ALE/"
 
 @dataclass(frozen=True)
 class Settings:
-    """How a game is played and shown."""
+    """Options of the emulator and the preprocessing."""
 
     frameskip: int = 4
     sticky: float = 0.25
-    """The probability that the emulator takes the action before once more."""
+    """The probability that the emulator repeats the previous action."""
     noop: int = 30
-    """At most so many empty actions start an episode."""
+    """The maximum number of no-op actions at the start of an episode."""
     fire: bool = True
-    """Whether games that wait for the fire button are started with it."""
+    """Whether to press the fire button at the start of games that wait for it."""
     life_loss: bool = False
-    """Whether losing a life counts as the end, for learning only."""
+    """Whether the loss of a life terminates the episode, for learning only."""
     clip_reward: bool = True
     full_action_space: bool = False
     max_frames: int = 108_000
     workers: int | None = None
-    """How many threads; None: one for each core."""
+    """Number of threads. None: one per core."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            value, expected = getattr(self, field.name), _EXPECTED[field.name]
-            if not expected[0](value):
-                raise WeftError(f"{field.name} is {value!r}: it must be {expected[1]}")
+            value, (is_valid, expected) = getattr(self, field.name), _CHECKS[field.name]
+            if not is_valid(value):
+                raise WeftError(f"{field.name} is {value!r}: it must be {expected}")
 
 
 @dataclass(frozen=True)
-class AtariGame:
-    """One game of the emulator's."""
+class AtariPoolFactory:
+    """Makes pools of one Atari game."""
 
     env_id: str
     rom: str
@@ -73,21 +73,22 @@ class AtariGame:
     def action_space(self) -> gym.Space:
         return _spaces(self.rom, self.settings.full_action_space)[1]
 
-    def pool(self, indices: Sequence[int], seeds: Sequence[int]) -> Pool:
+    def make_pool(self, indices: Sequence[int], seeds: Sequence[int]) -> Pool:
         common: dict[str, Any] = {"observation_space": self.observation_space, "action_space": self.action_space}
+        settings = self.settings
         return VectorPool(
             self.name,
-            AtariEngine(self.rom, len(seeds), self.settings),
+            AtariVector(self.rom, len(seeds), settings),
             kind="native",
             indices=indices,
             seeds=seeds,
-            learned=Scores(clip_reward=self.settings.clip_reward, life_loss=self.settings.life_loss),
+            learning_signal=AtariLearningSignal(clip_reward=settings.clip_reward, life_loss=settings.life_loss),
             **common,
         )
 
 
-class AtariEngine:
-    """The emulator's own vector environment."""
+class AtariVector:
+    """The emulator's vector environment as a `VectorEnv`."""
 
     autoreset = "same_step"
 
@@ -105,12 +106,12 @@ class AtariEngine:
         return obs[rows], info
 
     def close(self) -> None:
-        # Its threads end when it is let go of.
+        # Its threads end with the last reference to it.
         self._vector = None
 
 
-class Scores:
-    """What of a step is learned from: rewards of one size, and lost lives."""
+class AtariLearningSignal:
+    """Clips rewards to their sign, and marks lost lives as terminations."""
 
     def __init__(self, *, clip_reward: bool, life_loss: bool) -> None:
         self._clip_reward, self._life_loss, self._lives = clip_reward, life_loss, np.zeros(0)
@@ -119,22 +120,22 @@ class Scores:
         reward = np.sign(reward) if self._clip_reward else reward
         if not self._life_loss:
             return reward, None
-        before, self._lives = self._lives, info["lives"].copy()
-        return reward, (self._lives < before) & ~ended if len(before) else None
+        previous, self._lives = self._lives, info["lives"].copy()
+        return reward, (self._lives < previous) & ~ended if len(previous) else None
 
 
 def make(env_id: str, num_envs: int, **options: Any) -> HostEnv:
-    """`num_envs` copies of one game."""
+    """Returns `num_envs` environments of one game."""
     known = available()
     if not known:
         raise WeftError(f"gym:{env_id} needs the Arcade Learning Environment: pip install ale-py")
     if env_id not in known:
         raise unknown("gym environment", env_id, known)
-    return HostEnv(AtariGame(env_id, gym.spec(env_id).kwargs["game"], _settings(env_id, options)), num_envs)
+    return HostEnv(AtariPoolFactory(env_id, gym.spec(env_id).kwargs["game"], _settings(env_id, options)), num_envs)
 
 
 def available() -> dict[str, str]:
-    """The emulator's games, if it is installed."""
+    """Returns the games with a one-line description; none if the emulator is not installed."""
     try:
         import ale_py
     except ImportError:
@@ -178,19 +179,19 @@ def _vector(rom: str, num_envs: int, settings: Settings) -> Any:
     )
 
 
-def _whole(least: int) -> Any:
+def _is_whole(least: int) -> Any:
     return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 _FLAG = (lambda value: isinstance(value, bool), "true or false")
-_EXPECTED: dict[str, tuple[Any, str]] = {
-    "frameskip": (_whole(1), "a whole number from 1"),
+_CHECKS: dict[str, tuple[Any, str]] = {
+    "frameskip": (_is_whole(1), "a whole number from 1"),
     "sticky": (lambda value: isinstance(value, int | float) and 0 <= value < 1, "a number from 0 to below 1"),
-    "noop": (_whole(0), "a whole number from 0"),
+    "noop": (_is_whole(0), "a whole number from 0"),
     "fire": _FLAG,
     "life_loss": _FLAG,
     "clip_reward": _FLAG,
     "full_action_space": _FLAG,
-    "max_frames": (_whole(1), "a whole number from 1"),
-    "workers": (lambda value: value is None or _whole(1)(value), "a whole number from 1"),
+    "max_frames": (_is_whole(1), "a whole number from 1"),
+    "workers": (lambda value: value is None or _is_whole(1)(value), "a whole number from 1"),
 }

@@ -1,11 +1,11 @@
 """Brax environments: rigid-body physics in JAX, so a whole rollout of robots can be one program on the device.
 
-Brax's own way to start episodes anew forgets how the last one ended, so it is done here. An episode that reaches the
-time limit is truncated, not terminated, and its last observation is kept.
+Brax's own autoreset loses how the previous episode ended, so this adapter restarts episodes itself. An episode that
+reaches the time limit is truncated, not terminated, and its last observation is kept.
 
-A reset costs up to half as much as a step. It is computed, for all environments, in steps where some episode ends and
-in no others. With `fresh=False` it is never computed again: every environment keeps its first state and returns to it,
-as Brax does. That is faster where some episode always ends, but no more starts are ever seen than environments.
+A reset costs up to half as much as a step. It is computed for all environments, and only in steps where some episode
+ends. With `fresh=False` it is computed once: every environment returns to its first initial state, as in Brax. This is
+faster if some episode ends in nearly every step, but training sees only `num_envs` different initial states.
 
 >>> import jax
 >>> env = make("fast", num_envs=2)
@@ -30,8 +30,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from weft.envs.episodes import Episodes
-from weft.envs.rows import select
+from weft.envs.episodes import EpisodeStatistics
+from weft.envs.rows import select_rows
 from weft.envs.timestep import TimeStep
 from weft.errors import WeftError, unknown
 from weft.fragments import fragment
@@ -56,17 +56,20 @@ DESCRIPTIONS = {
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class BraxState:
-    """Brax's own state of every environment, steps of its episode, the statistics, and where to return to, if fixed."""
+    """The state of every environment."""
 
     inner: Any
+    """Brax's own state."""
     time: jax.Array
-    episodes: Episodes
-    first: Any
+    """Steps in the current episode."""
+    episodes: EpisodeStatistics
+    initial: Any
+    """With `fresh=False`, the state at which every episode starts; otherwise empty."""
 
 
 @dataclass(frozen=True)
 class BraxEnv:
-    """A batch of one Brax environment; equal by value, so that programs traced for it are shared."""
+    """A batch of one Brax environment: a value, so that equal environments share traced programs."""
 
     env_id: str
     num_envs: int
@@ -83,107 +86,108 @@ class BraxEnv:
         return _load(self.env_id, self.options).action_space
 
     def reset(self, key: jax.Array) -> tuple[BraxState, Any]:
-        inner = self._start(key)
-        time, episodes = jnp.zeros(self.num_envs, jnp.int32), Episodes.start(self.num_envs)
-        return BraxState(inner, time, episodes, () if self.fresh else inner), _observed(inner.obs)
+        inner = self._initial_states(key)
+        time, episodes = jnp.zeros(self.num_envs, jnp.int32), EpisodeStatistics.start(self.num_envs)
+        return BraxState(inner, time, episodes, () if self.fresh else inner), _as_float32(inner.obs)
 
     @fragment(name="env")
     def step(
         self, state: BraxState, action: jax.Array, key: jax.Array, last: jax.Array | None = None
     ) -> tuple[BraxState, TimeStep]:
-        robot = _load(self.env_id, self.options)
-        with _own_rules():
-            stepped = jax.vmap(robot.env.step)(state.inner, jnp.clip(action, -1.0, 1.0))
-        inner = jax.tree.map(_typed, stepped, state.inner)
+        loaded = _load(self.env_id, self.options)
+        with _brax_rules():
+            stepped = jax.vmap(loaded.env.step)(state.inner, jnp.clip(action, -1.0, 1.0))
+        inner = jax.tree.map(_with_dtype_of, stepped, state.inner)
         time, terminated = state.time + 1, inner.done > 0.5
-        over = time >= self.episode_length if last is None else (time >= self.episode_length) | last
-        ended = terminated | over
-        after = self._renewed(ended, inner, state.first, key)
+        cut = time >= self.episode_length if last is None else (time >= self.episode_length) | last
+        ended = terminated | cut
+        restarted = self._restart(ended, inner, state.initial, key)
         timestep = TimeStep(
-            obs=_observed(after.obs),
+            obs=_as_float32(restarted.obs),
             reward=inner.reward.astype(jnp.float32),
             terminated=terminated,
-            truncated=over & ~terminated,
-            final_obs=_observed(inner.obs),
+            truncated=cut & ~terminated,
+            final_obs=_as_float32(inner.obs),
             valid=jnp.ones(self.num_envs, bool),
         )
         episodes = state.episodes.record(timestep.reward, ended=ended, valid=timestep.valid)
-        return BraxState(after, jnp.where(ended, 0, time), episodes, state.first), timestep
+        return BraxState(restarted, jnp.where(ended, 0, time), episodes, state.initial), timestep
 
     @fragment(name="env.episodes")
     def episodes(self, state: BraxState) -> tuple[BraxState, dict[str, Mean]]:
-        episodes, metrics = state.episodes.take()
+        episodes, metrics = state.episodes.pop_metrics()
         return replace(state, episodes=episodes), metrics
 
-    def _start(self, key: jax.Array) -> Any:
-        """Brax's state of environments that have just begun."""
-        robot = _load(self.env_id, self.options)
-        with _own_rules():
-            inner = jax.vmap(robot.env.reset)(jax.random.split(key, self.num_envs))
-        return jax.tree.map(_typed, inner, inner)
+    def _initial_states(self, key: jax.Array) -> Any:
+        """Returns Brax's state at the start of an episode, for all environments."""
+        loaded = _load(self.env_id, self.options)
+        with _brax_rules():
+            inner = jax.vmap(loaded.env.reset)(jax.random.split(key, self.num_envs))
+        return jax.tree.map(_with_dtype_of, inner, inner)
 
-    def _renewed(self, ended: jax.Array, inner: Any, first: Any, key: jax.Array) -> Any:
-        """The states with those whose episodes ended begun anew."""
+    def _restart(self, ended: jax.Array, inner: Any, initial: Any, key: jax.Array) -> Any:
+        """Replaces the states of ended episodes by initial ones."""
         if not self.fresh:
-            return select(ended, first, inner)
-        return jax.lax.cond(ended.any(), lambda: select(ended, self._start(key), inner), lambda: inner)
+            return select_rows(ended, initial, inner)
+        return jax.lax.cond(ended.any(), lambda: select_rows(ended, self._initial_states(key), inner), lambda: inner)
 
 
 def make(env_id: str, num_envs: int, *, fresh: bool = True, episode_length: int = 1000, **options: Any) -> BraxEnv:
-    """`num_envs` copies of one Brax environment; also of those that a user registered with Brax.
+    """Returns `num_envs` environments of one id, Brax's own or registered with Brax by the user.
 
-    `fresh` and `episode_length` (in steps) say how episodes start and end; `options` go to Brax: `backend="spring"`.
+    `fresh` selects how episodes start (see the module's docstring) and `episode_length` limits their steps. Other
+    options are passed to Brax, for example `backend="spring"`.
     """
     if env_id not in (known := _brax()._envs):
         raise unknown("brax environment", env_id, known)
     if episode_length < 1:
-        raise WeftError(f"brax:{env_id}: episode_length is {episode_length}, and must be at least 1")
-    chosen = tuple(sorted(options.items()))
-    _load(env_id, chosen)
-    return BraxEnv(env_id, num_envs, fresh, episode_length, chosen)
+        raise WeftError(f"brax:{env_id}: episode_length is {episode_length}, but must be at least 1")
+    brax_options = tuple(sorted(options.items()))
+    _load(env_id, brax_options)
+    return BraxEnv(env_id, num_envs, fresh, episode_length, brax_options)
 
 
 def available() -> dict[str, str]:
-    """Brax's environments, with one line about each; Brax itself is not asked, as it may not be installed."""
+    """Returns Brax's environments with a one-line description. Does not need Brax to be installed."""
     return DESCRIPTIONS
 
 
 @dataclass(frozen=True)
-class _Robot:
+class _LoadedEnv:
     env: Any
     observation_space: gym.Space
     action_space: gym.spaces.Box
 
 
 @functools.cache
-def _load(env_id: str, options: tuple[tuple[str, Any], ...]) -> _Robot:
-    # Brax builds arrays in constructors: under a trace they would leak into this cache.
-    with jax.ensure_compile_time_eval(), _own_rules(), _quiet_mujoco():
+def _load(env_id: str, options: tuple[tuple[str, Any], ...]) -> _LoadedEnv:
+    # Brax creates arrays in constructors. Under a trace, these would be tracers, and leak into this cache.
+    with jax.ensure_compile_time_eval(), _brax_rules(), _quiet_mujoco():
         try:
             env = _brax().get_environment(env_id, **dict(options))
         except (TypeError, ValueError) as error:
-            given = ", ".join(f"{name}={value!r}" for name, value in options)
-            raise WeftError(f"brax:{env_id} does not take {given}: {error}") from error
+            arguments = ", ".join(f"{name}={value!r}" for name, value in options)
+            raise WeftError(f"brax:{env_id} does not take {arguments}: {error}") from error
         size = env.action_size
-    with _own_rules():
+    with _brax_rules():
         obs = jax.eval_shape(env.reset, jax.random.key(0)).obs
-    return _Robot(env, _space(obs), gym.spaces.Box(-1.0, 1.0, (size,), np.float32))
+    return _LoadedEnv(env, _space(obs), gym.spaces.Box(-1.0, 1.0, (size,), np.float32))
 
 
 @functools.cache
 def _brax() -> ModuleType:
-    """Brax's environments, imported when first asked for."""
+    """Imports Brax's environments."""
     try:
-        # MuJoCo prints what it does without.
-        with _own_rules(), contextlib.redirect_stdout(io.StringIO()):
+        # MuJoCo prints which optional packages are missing.
+        with _brax_rules(), contextlib.redirect_stdout(io.StringIO()):
             return importlib.import_module("brax.envs")
     except ImportError as error:
         raise WeftError(f"brax cannot be imported ({error}): pip install 'weft[brax]'") from error
 
 
 @contextlib.contextmanager
-def _own_rules() -> Iterator[None]:
-    """Let Brax mix types, and warn of what it uses itself: that is neither ours nor our callers' to mend."""
+def _brax_rules() -> Iterator[None]:
+    """Allows implicit dtype promotion and ignores warnings inside Brax, where callers cannot fix either."""
     with jax.numpy_dtype_promotion("standard"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -191,7 +195,7 @@ def _own_rules() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet_mujoco() -> Iterator[None]:
-    """MuJoCo, which reads Brax's models, warns of their age on the terminal and in a file where it runs."""
+    """Silences MuJoCo's warnings about old model files, which it also writes to a file in the working directory."""
     mujoco: Any = importlib.import_module("mujoco")
     handler = mujoco.get_mju_user_warning()
     mujoco.set_mju_user_warning(lambda message: None)
@@ -201,18 +205,18 @@ def _quiet_mujoco() -> Iterator[None]:
         mujoco.set_mju_user_warning(handler)
 
 
-def _typed(array: jax.Array, like: jax.Array) -> jax.Array:
-    """The array with the type of another, and not a weak one, so that a loop's carry keeps its type."""
+def _with_dtype_of(array: jax.Array, like: jax.Array) -> jax.Array:
+    """Casts an array to the dtype of another and drops its weak type, so that the carry of a loop keeps its type."""
     same = array.dtype == like.dtype and not jax.typeof(array).weak_type
     return array if same else array.astype(like.dtype)
 
 
-def _observed(obs: Any) -> Any:
+def _as_float32(obs: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), obs)
 
 
 def _space(obs: Any) -> gym.Space:
-    """The space of one observation, which is an array or a dictionary of them."""
+    """Returns the space of an observation, which is an array or a dictionary of arrays."""
     if isinstance(obs, Mapping):
         return gym.spaces.Dict({name: _space(part) for name, part in obs.items()})
     return gym.spaces.Box(-np.inf, np.inf, obs.shape, np.float32)

@@ -20,8 +20,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from weft.envs.adapters.atari import Scores
-from weft.envs.adapters.gymnasium_constructor import Arguments
+from weft.envs.adapters.arguments import Arguments
+from weft.envs.adapters.atari import AtariLearningSignal
 from weft.envs.adapters.host import HostEnv
 from weft.envs.pools.failures import EnvFailed
 from weft.envs.pools.options import one_of
@@ -30,24 +30,24 @@ from weft.envs.pools.vector_pool import VectorPool
 from weft.envs.spaces import map_space
 from weft.errors import WeftError, unknown
 
-# Ours to decide, not the user's.
-TAKEN = {"num_envs", "batch_size", "seed", "env_seed", "base_path", "gym_reset_return_info", "max_num_players"}
-# Scores are told whole and made small afterwards, as are lives.
-ATARI = {"clip_reward": True, "life_loss": False}
-ATARI_TAKEN = {"reward_clip", "episodic_life", "zero_discount_on_life_loss"}
+# Settings of EnvPool that the adapter determines itself.
+RESERVED = {"num_envs", "batch_size", "seed", "env_seed", "base_path", "gym_reset_return_info", "max_num_players"}
+# Options of Atari games for `AtariLearningSignal`. EnvPool's own versions would change the reported scores.
+LEARNING_OPTIONS = {"clip_reward": True, "life_loss": False}
+ATARI_RESERVED = {"reward_clip", "episodic_life", "zero_discount_on_life_loss"}
 ATARI_DEFAULTS = {"repeat_action_probability": 0.25}
 AUTORESET = ("next_step", "same_step")
 
 
 @dataclass(frozen=True)
-class EnvPoolGame:
-    """One of EnvPool's tasks with its configuration."""
+class EnvPoolFactory:
+    """Makes pools of one EnvPool task."""
 
     env_id: str
     config: Arguments
     autoreset: str = "next_step"
-    scores: Arguments | None = None
-    """How an Atari game's scores are learned from."""
+    learning_options: Arguments | None = None
+    """For Atari games: the arguments of `AtariLearningSignal`."""
 
     @property
     def name(self) -> str:
@@ -61,25 +61,25 @@ class EnvPoolGame:
     def action_space(self) -> gym.Space:
         return _spaces(self.env_id, self.config)[1]
 
-    def pool(self, indices: Sequence[int], seeds: Sequence[int]) -> Pool:
+    def make_pool(self, indices: Sequence[int], seeds: Sequence[int]) -> Pool:
         return VectorPool(
             self.name,
-            EnvPoolEngine(_made(self.env_id, self.config, seeds), self.autoreset),
+            EnvPoolVector(_make_pool(self.env_id, self.config, seeds), self.autoreset),
             kind="native",
             observation_space=self.observation_space,
             action_space=self.action_space,
             indices=indices,
             seeds=seeds,
-            learned=Scores(**dict(self.scores.items)) if self.scores else None,
+            learning_signal=AtariLearningSignal(**dict(self.learning_options.items)) if self.learning_options else None,
         )
 
 
-class EnvPoolEngine:
-    """A pool of EnvPool's; its environments were seeded when it was made."""
+class EnvPoolVector:
+    """A pool of EnvPool as a `VectorEnv`. EnvPool seeds its environments when it makes them."""
 
     def __init__(self, pool: Any, autoreset: str) -> None:
         self._pool: Any = pool
-        # It resets what has ended by itself only if nobody else did before the next step.
+        # EnvPool restarts a row in the step after its end, unless the caller reset the row before.
         self.autoreset = "next_step" if autoreset == "next_step" else "disabled"
 
     def reset(self, seeds: Sequence[int]) -> tuple[Any, dict[str, Any]]:
@@ -98,20 +98,20 @@ class EnvPoolEngine:
 
 
 def make(env_id: str, num_envs: int, **options: Any) -> HostEnv:
-    """`num_envs` environments of one of EnvPool's tasks."""
+    """Returns `num_envs` environments of one EnvPool task."""
     known = available()
     if not known:
         raise WeftError(f"envpool:{env_id} needs EnvPool: pip install envpool")
     if env_id not in known:
         raise unknown("envpool environment", env_id, known)
-    game = _game(env_id, options)
-    # Found out now: whoever asked for it is told at once what is wrong with it.
-    _ = game.observation_space
-    return HostEnv(game, num_envs)
+    pool_factory = _pool_factory(env_id, options)
+    # Makes one environment now, so that an error is raised here and not in the run.
+    _ = pool_factory.observation_space
+    return HostEnv(pool_factory, num_envs)
 
 
 def available() -> dict[str, str]:
-    """All of EnvPool's tasks, if it is installed."""
+    """Returns all EnvPool tasks with a one-line description; none if EnvPool is not installed."""
     return {env_id: f"{module.removeprefix('envpool.')}, in C++" for env_id, module in _tasks().items()}
 
 
@@ -124,23 +124,23 @@ def _tasks() -> dict[str, str]:
     return {env_id: specification[0] for env_id, specification in registry.specs.items()}
 
 
-def _game(env_id: str, options: Mapping[str, Any]) -> EnvPoolGame:
-    atari = _tasks()[env_id] == "envpool.atari"
-    scores = {name: options.get(name, value) for name, value in ATARI.items()} if atari else {}
+def _pool_factory(env_id: str, options: Mapping[str, Any]) -> EnvPoolFactory:
+    is_atari = _tasks()[env_id] == "envpool.atari"
+    learning = {name: options.get(name, value) for name, value in LEARNING_OPTIONS.items()} if is_atari else {}
     autoreset = options.get("autoreset", "next_step")
-    config = {name: value for name, value in options.items() if name not in scores and name != "autoreset"}
-    taken = TAKEN | ATARI_TAKEN if atari else TAKEN
-    known = [name for name in _config_names(env_id) if name not in taken]
+    config = {name: value for name, value in options.items() if name not in learning and name != "autoreset"}
+    reserved = RESERVED | ATARI_RESERVED if is_atari else RESERVED
+    known = [name for name in _config_names(env_id) if name not in reserved]
     for name in config:
         if name not in known:
-            raise unknown(f"option of envpool:{env_id}", name, [*known, *scores, "autoreset"])
+            raise unknown(f"option of envpool:{env_id}", name, [*known, *learning, "autoreset"])
     if autoreset not in AUTORESET:
         raise WeftError(f"autoreset is {autoreset!r}: it must be {one_of(AUTORESET)}")
-    for name, value in scores.items():
+    for name, value in learning.items():
         if not isinstance(value, bool):
             raise WeftError(f"{name} is {value!r}: it must be true or false")
-    config = ATARI_DEFAULTS | config if atari else config
-    return EnvPoolGame(env_id, Arguments.of(config), autoreset, Arguments.of(scores) if atari else None)
+    config = ATARI_DEFAULTS | config if is_atari else config
+    return EnvPoolFactory(env_id, Arguments.of(config), autoreset, Arguments.of(learning) if is_atari else None)
 
 
 @functools.cache
@@ -152,26 +152,26 @@ def _config_names(env_id: str) -> tuple[str, ...]:
 
 @functools.cache
 def _spaces(env_id: str, config: Arguments) -> tuple[gym.Space, gym.Space]:
-    pool = _made(env_id, config, (0,))
+    pool = _make_pool(env_id, config, (0,))
     try:
-        observation, action = _mended(pool.observation_space), _mended(pool.action_space)
+        observation, action = _without_false_bounds(pool.observation_space), _without_false_bounds(pool.action_space)
         players = len(pool.reset()[1]["players"]["env_id"])
     finally:
         pool.close()
     for space in (observation, action):
         map_space(lambda _: None, space)
     if players != 1:
-        raise WeftError(f"envpool:{env_id} is a game of {players} players: only those of one can be played")
+        raise WeftError(f"envpool:{env_id} has {players} players, but only tasks with one player are supported")
     return observation, action
 
 
-def _made(env_id: str, config: Arguments, seeds: Sequence[int]) -> Any:
+def _make_pool(env_id: str, config: Arguments, seeds: Sequence[int]) -> Any:
     import envpool
 
     try:
         pool = envpool.make_gymnasium(env_id, num_envs=len(seeds), seed=list(seeds), **dict(config.items))
         with warnings.catch_warnings():
-            # It writes its bounds down in float64 for an array of float32, when first asked for them.
+            # The first access to a space warns that its float64 bounds are converted to float32.
             warnings.simplefilter("ignore")
             _ = pool.observation_space, pool.action_space
         return pool
@@ -180,10 +180,10 @@ def _made(env_id: str, config: Arguments, seeds: Sequence[int]) -> Any:
         raise EnvFailed(f"envpool:{env_id} cannot be made: {type(error).__name__}: {text}") from error
 
 
-def _mended(space: gym.Space) -> gym.Space:
-    """The same space with no bounds where EnvPool has the least positive and the largest number for none."""
+def _without_false_bounds(space: gym.Space) -> gym.Space:
+    """Returns the space with infinite bounds where EnvPool writes the smallest and largest float for no bound."""
     if isinstance(space, gym.spaces.Dict):
-        return gym.spaces.Dict({name: _mended(part) for name, part in space.spaces.items()})
+        return gym.spaces.Dict({name: _without_false_bounds(part) for name, part in space.spaces.items()})
     if isinstance(space, gym.spaces.Box) and np.dtype(space.dtype).kind == "f":
         numbers = np.finfo(space.low.dtype)
         low = np.where(space.low == numbers.tiny, -np.inf, space.low)

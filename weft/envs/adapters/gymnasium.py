@@ -1,12 +1,12 @@
-"""Gymnasium environments, by id or of the user's own: plain Python, run in this process or in worker processes.
+"""Gymnasium environments, by registered id or of the user's own: plain Python, stepped in one or several processes.
 
-Whatever is not an option of the pool (`Options`) is an argument of the environment:
+An option that is not an option of the pool (`PoolOptions`) is an argument of the environment:
 
 >>> import numpy as np
->>> game = make("FrozenLake-v1", 4, vector="inprocess", is_slippery=False).game
->>> game.observation_space, game.action_space
+>>> factory = make("FrozenLake-v1", 4, vector="inprocess", is_slippery=False).pool_factory
+>>> factory.observation_space, factory.action_space
 (Discrete(16), Discrete(4))
->>> pool = game.pool(indices=range(2), seeds=[1, 2])
+>>> pool = factory.make_pool(indices=range(2), seeds=[1, 2])
 >>> pool.reset().tolist(), pool.step(np.array([1, 2]), None).obs.tolist()
 ([0, 0], [4, 1])
 >>> pool.close()
@@ -20,16 +20,15 @@ import gymnasium as gym
 from gymnasium.envs import registration
 
 from weft.envs.adapters import atari
-from weft.envs.adapters import gymnasium_constructor as source
-from weft.envs.adapters.gymnasium_constructor import Source
-from weft.envs.adapters.gymnasium_vector import engine
+from weft.envs.adapters.gymnasium_constructor import GymConstructor, from_callable, from_id
+from weft.envs.adapters.gymnasium_vector import make_vector_env
 from weft.envs.adapters.host import HostEnv
-from weft.envs.pools.in_process_pool import InProcess
+from weft.envs.pools.in_process_pool import InProcessPool
 from weft.envs.pools.kinds import choose_kind, worker_count
-from weft.envs.pools.options import Options
+from weft.envs.pools.options import PoolOptions
 from weft.envs.pools.pool import Pool
 from weft.envs.pools.vector_pool import VectorPool
-from weft.envs.pools.worker_pool import Workers
+from weft.envs.pools.worker_pool import WorkerPool
 
 DESCRIPTIONS = {
     "CartPole": "balance a pole on a cart; 500 steps at most",
@@ -67,76 +66,77 @@ DESCRIPTIONS = {
 
 
 @dataclass(frozen=True)
-class GymGame:
-    """Environments of one source, run in one way."""
+class GymPoolFactory:
+    """Makes pools of one Gymnasium environment."""
 
-    source: Source
-    options: Options
+    constructor: GymConstructor
+    options: PoolOptions
 
     @property
     def name(self) -> str:
-        return self.source.name
+        return self.constructor.name
 
     @property
     def observation_space(self) -> gym.Space:
-        return self.source.observation_space
+        return self.constructor.observation_space
 
     @property
     def action_space(self) -> gym.Space:
-        return self.source.action_space
+        return self.constructor.action_space
 
     @property
-    def rendering(self) -> dict[str, Any]:
-        """The options with which environments can be filmed."""
+    def render_options(self) -> dict[str, Any]:
+        """The options with which the environments render images."""
         return {"vector": "inprocess", "render_mode": "rgb_array"}
 
-    def pool(self, indices: Sequence[int], seeds: Sequence[int]) -> Pool:
-        kind, restart = choose_kind(self.source, self.options, len(seeds)), self.options.on_error == "restart"
+    def make_pool(self, indices: Sequence[int], seeds: Sequence[int]) -> Pool:
+        kind = choose_kind(self.constructor, self.options, len(seeds))
+        restart, timeout = self.options.on_error == "restart", self.options.timeout
         common: dict[str, Any] = {
             "observation_space": self.observation_space,
             "action_space": self.action_space,
             "indices": indices,
             "seeds": seeds,
-            "masked": self.source.masked,
+            "masked": self.constructor.masked,
         }
         if kind == "inprocess":
-            return InProcess(self.name, self.source.factory(), **common, restart=restart, timeout=self.options.timeout)
+            return InProcessPool(self.name, self.constructor.factory(), **common, restart=restart, timeout=timeout)
         if kind == "workers":
-            how = {
-                "restart": restart,
-                "workers": worker_count(self.options, len(seeds)),
-                "timeout": self.options.timeout,
-            }
-            return Workers(self.name, self.source.factory(), **common, **how)
-        how = {"autoreset": self.options.autoreset, "timeout": self.options.timeout}
-        return VectorPool(self.name, engine(kind, self.source, len(seeds), **how), kind=kind, **common)
+            how = {"restart": restart, "timeout": timeout, "workers": worker_count(self.options, len(seeds))}
+            return WorkerPool(self.name, self.constructor.factory(), **common, **how)
+        how = {"autoreset": self.options.autoreset, "timeout": timeout}
+        vector_env = make_vector_env(kind, self.constructor, len(seeds), **how)
+        return VectorPool(self.name, vector_env, kind=kind, **common)
 
 
 def make(env_id: str, num_envs: int, **options: Any) -> HostEnv:
-    """`num_envs` environments of a Gymnasium id; those of Atari games are made by `atari`, with its settings."""
+    """Returns `num_envs` environments of a Gymnasium id. The module `atari` makes Atari games, with other options."""
     if env_id.startswith(atari.PREFIX):
         return atari.make(env_id, num_envs, **options)
-    mine, arguments = Options.taken(options)
-    return _env(source.registered(env_id, arguments), num_envs, mine)
+    pool_options, arguments = PoolOptions.split(options)
+    return _env(from_id(env_id, arguments), num_envs, pool_options)
 
 
-def make_custom(given: str | Callable[..., gym.Env], num_envs: int, **options: Any) -> HostEnv:
-    """`num_envs` environments of a subclass of `gymnasium.Env`, a function that makes one, or `module:attribute`."""
-    mine, arguments = Options.taken(options)
-    return _env(source.own(given, arguments), num_envs, mine)
+def make_custom(spec: str | Callable[..., gym.Env], num_envs: int, **options: Any) -> HostEnv:
+    """Returns `num_envs` environments of a class or function of the user's own.
+
+    `spec` is a subclass of `gymnasium.Env`, a function that makes one, or `module:attribute` for either.
+    """
+    pool_options, arguments = PoolOptions.split(options)
+    return _env(from_callable(spec, arguments), num_envs, pool_options)
 
 
 def available() -> dict[str, str]:
-    """The newest version of every environment registered with Gymnasium, with one line about each."""
+    """Returns the newest version of every environment registered with Gymnasium, with a one-line description."""
     games = atari.available()
     newest = [spec for spec in gym.registry.values() if spec.version == _newest_version(spec)]
-    real = [spec for spec in newest if not _left_out(spec.entry_point)]
-    lines = {spec.id: DESCRIPTIONS.get(spec.id.rpartition("-v")[0], "registered with Gymnasium") for spec in real}
+    listed = [spec for spec in newest if not _is_excluded(spec.entry_point)]
+    lines = {spec.id: DESCRIPTIONS.get(spec.id.rpartition("-v")[0], "registered with Gymnasium") for spec in listed}
     return lines | games
 
 
-def _left_out(entry_point: Any) -> bool:
-    """Some ids only tell how to get the package that once had them, and the emulator has old ones of every game."""
+def _is_excluded(entry_point: Any) -> bool:
+    """Excludes ids that only raise an error with advice, and the old ids of Atari games."""
     return getattr(entry_point, "__name__", str(entry_point)).startswith(("_raise", "ale_py"))
 
 
@@ -144,8 +144,8 @@ def _newest_version(spec: registration.EnvSpec) -> int | None:
     return registration.find_highest_version(spec.namespace, spec.name)
 
 
-def _env(made_by: Source, num_envs: int, options: Options) -> HostEnv:
-    game = GymGame(made_by, options)
-    # Found out now: whoever asked for it is told at once what is wrong with it.
-    _ = game.observation_space
-    return HostEnv(game, num_envs)
+def _env(constructor: GymConstructor, num_envs: int, options: PoolOptions) -> HostEnv:
+    pool_factory = GymPoolFactory(constructor, options)
+    # Makes one environment now, so that an error is raised here and not in the run.
+    _ = pool_factory.observation_space
+    return HostEnv(pool_factory, num_envs)

@@ -1,8 +1,8 @@
-"""Where an environment of a host game comes from: a Gymnasium id, or a class or function of the user's own.
+"""Constructors of Gymnasium environments: from a registered id, or from a class or function of the user's own.
 
-A `Source` is a value: two of the same id and arguments are equal, two of a user's own are if they are the same object.
-What it can tell of its environments (their spaces, whether they mask actions, how long a step takes) it finds out from
-one that it makes, tries and throws away, once in a process.
+A `GymConstructor` is a value: two are equal if they have the same id or the same function, and the same arguments. To
+find out the spaces of its environment, whether it masks actions and how long a step takes, it makes one environment,
+tries it and closes it. Each of these results is cached for the process.
 """
 
 import copy
@@ -18,169 +18,156 @@ from typing import Any, cast
 import gymnasium as gym
 from gymnasium.envs import registration
 
+from weft.envs.adapters.arguments import Arguments
 from weft.envs.pools.failures import EnvFailed
-from weft.envs.pools.nested import with_mask
+from weft.envs.pools.nested import with_action_mask
 from weft.envs.pools.options import OPTIONS
 from weft.envs.spaces import map_space
 from weft.errors import WeftError, unknown
 from weft.modules import import_attribute, import_module
 
-TRIED_STEPS = 50
-TRIED_SECONDS = 0.2
+TIMED_STEPS = 50
+TIMED_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
-class Arguments:
-    """Keyword arguments as a value."""
-
-    items: tuple[tuple[str, Any], ...] = ()
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> "Arguments":
-        return cls(tuple(sorted(given.items())))
-
-    def __hash__(self) -> int:
-        # A value may be a list, which has no hash; its text does for telling apart what is different.
-        return hash(repr(self.items))
-
-
-@dataclass(frozen=True)
-class Source:
-    """What makes environments, under the name that messages give them."""
+class GymConstructor:
+    """Makes environments of one kind. `name` appears in messages."""
 
     name: str
-    maker: str | Callable[..., gym.Env]
+    target: str | Callable[..., gym.Env]
+    """A registered id, or a class or function."""
     arguments: Arguments = Arguments()
 
     def factory(self) -> Callable[[], gym.Env]:
-        """A function that makes one environment; it can be pickled, and needs nothing of weft to run."""
+        """Returns a function that makes one environment. It can be pickled and does not need weft."""
         arguments = dict(self.arguments.items)
-        if not isinstance(self.maker, str):
-            return functools.partial(self.maker, **arguments)
-        # Checks of every call's order and types are for those who write environments: they cost more than some of them.
-        spec = copy.deepcopy(registration._find_spec(self.maker))
+        if not isinstance(self.target, str):
+            return functools.partial(self.target, **arguments)
+        # Gymnasium's checks of call order and types help while writing an environment, but can cost more than a step.
+        spec = copy.deepcopy(registration._find_spec(self.target))
         spec.order_enforce, spec.disable_env_checker = False, True
         return functools.partial(gym.make, spec, **arguments)
 
     @property
     def observation_space(self) -> gym.Space:
-        return _facts(self).observation_space
+        return _inspect(self).observation_space
 
     @property
     def action_space(self) -> gym.Space:
-        return _facts(self).action_space
+        return _inspect(self).action_space
 
     @property
     def masked(self) -> bool:
-        """Whether observations hold an action mask, taken from `info`."""
-        return _facts(self).masked
+        """Whether the action mask in `info` is part of the observation."""
+        return _inspect(self).masked
 
     @property
     def step_seconds(self) -> float:
-        """How long one step of one environment takes, about."""
-        return _step_seconds(self)
+        """The approximate duration of one step of one environment."""
+        return _time_step(self)
 
 
-def registered(env_id: str, arguments: Mapping[str, Any]) -> Source:
-    """The source of a Gymnasium id, which may be `module:id` like Gymnasium's own."""
+def from_id(env_id: str, arguments: Mapping[str, Any]) -> GymConstructor:
+    """Returns the constructor of a registered id. As in Gymnasium, `module:id` imports the module first."""
     module_name, colon, short_id = env_id.rpartition(":")
     if colon:
         import_module(module_name, "your own environment")
     try:
         spec = registration._find_spec(short_id)
-        creator = _loaded(spec.entry_point)
+        entry_point = _load(spec.entry_point)
     except gym.error.UnregisteredEnv:
         raise unknown("gym environment", env_id, gym.registry) from None
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         raise WeftError(f"gym:{env_id} cannot be made: {error}") from error
-    _check_arguments(f"gym:{env_id}", creator, arguments, ("max_episode_steps",))
-    return Source(f"gym:{env_id}", spec.id, Arguments.of(arguments))
+    _check_arguments(f"gym:{env_id}", entry_point, arguments, ("max_episode_steps",))
+    return GymConstructor(f"gym:{env_id}", spec.id, Arguments.of(arguments))
 
 
-def own(given: str | Callable[..., gym.Env], arguments: Mapping[str, Any]) -> Source:
-    """The source of a class or a function that makes environments, or of the text `module:attribute` for one."""
-    name = given if isinstance(given, str) else f"{given.__module__}:{getattr(given, '__qualname__', repr(given))}"
-    maker: Any = import_attribute(given, "your own environment") if isinstance(given, str) else given
-    if not callable(maker) or (isinstance(maker, type) and not issubclass(maker, gym.Env)):
+def from_callable(spec: str | Callable[..., gym.Env], arguments: Mapping[str, Any]) -> GymConstructor:
+    """Returns the constructor of a class or function of the user's own, given directly or as `module:attribute`."""
+    name = spec if isinstance(spec, str) else f"{spec.__module__}:{getattr(spec, '__qualname__', repr(spec))}"
+    target: Any = import_attribute(spec, "your own environment") if isinstance(spec, str) else spec
+    if not callable(target) or (isinstance(target, type) and not issubclass(target, gym.Env)):
         raise WeftError(
             f"{name} makes no environment: give a subclass of gymnasium.Env, or a function that returns one"
         )
-    _check_arguments(name, maker, arguments)
-    return Source(name, cast(Callable[..., gym.Env], maker), Arguments.of(arguments))
+    _check_arguments(name, target, arguments)
+    return GymConstructor(name, cast(Callable[..., gym.Env], target), Arguments.of(arguments))
 
 
 @dataclass(frozen=True)
-class _Facts:
+class _Inspection:
     observation_space: gym.Space
     action_space: gym.Space
     masked: bool
 
 
 @functools.cache
-def _facts(source: Source) -> _Facts:
-    env = _made(source)
+def _inspect(constructor: GymConstructor) -> _Inspection:
+    env = _make(constructor)
     try:
         _, info = env.reset(seed=0)
         observation_space, action_space = env.observation_space, env.action_space
     except Exception as error:
-        raise EnvFailed(f"{source.name} failed when it was first reset: {type(error).__name__}: {error}") from error
+        raise EnvFailed(f"{constructor.name} failed at its first reset: {type(error).__name__}: {error}") from error
     finally:
         env.close()
     for space in (observation_space, action_space):
         map_space(lambda _: None, space)
     masked = isinstance(info, dict) and info.get("action_mask") is not None
-    observed = with_mask(observation_space, action_space) if masked else None
-    return _Facts(observed or observation_space, action_space, observed is not None)
+    masked_space = with_action_mask(observation_space, action_space) if masked else None
+    return _Inspection(masked_space or observation_space, action_space, masked_space is not None)
 
 
 @functools.cache
-def _step_seconds(source: Source) -> float:
-    env = _made(source)
+def _time_step(constructor: GymConstructor) -> float:
+    env = _make(constructor)
     try:
         env.reset(seed=0)
         env.action_space.seed(0)
-        taken: list[float] = []
-        while len(taken) < TRIED_STEPS and sum(taken) < TRIED_SECONDS:
-            action, began = env.action_space.sample(), time.perf_counter()
+        durations: list[float] = []
+        while len(durations) < TIMED_STEPS and sum(durations) < TIMED_SECONDS:
+            action, started = env.action_space.sample(), time.perf_counter()
             _, _, terminated, truncated, _ = env.step(action)
-            taken.append(time.perf_counter() - began)
+            durations.append(time.perf_counter() - started)
             if terminated or truncated:
                 env.reset()
-        return statistics.median(taken)
+        return statistics.median(durations)
     except Exception:
-        # Random play may be against the rules. It goes wrong in the pool too, or it does not matter.
+        # Random actions may be illegal. A real error of the environment occurs again in the pool, which reports it.
         return 0.0
     finally:
         env.close()
 
 
-def _made(source: Source) -> gym.Env:
+def _make(constructor: GymConstructor) -> gym.Env:
     try:
-        env = source.factory()()
+        env = constructor.factory()()
     except Exception as error:
-        raise EnvFailed(f"{source.name} cannot be made: {type(error).__name__}: {error}") from error
+        raise EnvFailed(f"{constructor.name} cannot be made: {type(error).__name__}: {error}") from error
     if not isinstance(env, gym.Env):
-        raise WeftError(f"{source.name} made {env!r}, which is not a gymnasium.Env")
+        raise WeftError(f"{constructor.name} made {env!r}, which is not a gymnasium.Env")
     return env
 
 
-def _loaded(entry_point: Any) -> Any:
+def _load(entry_point: Any) -> Any:
     if not isinstance(entry_point, str):
         return entry_point
     with warnings.catch_warnings():
-        # What others' packages deprecate in each other is not for us to say; Box2D even crashes where it is an error.
+        # Deprecations inside other packages are not the user's to fix. Box2D crashes if such a warning is an error.
         warnings.simplefilter("ignore", DeprecationWarning)
         return registration.load_env_creator(entry_point)
 
 
-def _check_arguments(name: str, maker: Any, given: Iterable[str], also: tuple[str, ...] = ()) -> None:
+def _check_arguments(name: str, function: Any, arguments: Iterable[str], extra: tuple[str, ...] = ()) -> None:
     try:
-        parameters = inspect.signature(maker).parameters.values()
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return
     known = {parameter.name for parameter in parameters if parameter.kind is not parameter.POSITIONAL_ONLY}
-    for option in given:
-        if option not in known | set(also):
-            raise unknown(f"option of {name}", option, [*OPTIONS, *also, *known])
+    for argument in arguments:
+        if argument not in known | set(extra):
+            raise unknown(f"option of {name}", argument, [*OPTIONS, *extra, *known])

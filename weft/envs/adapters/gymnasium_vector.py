@@ -1,10 +1,10 @@
-"""Gymnasium's vector environments as engines of a pool: `sync`, `async`, and what an id brings along (`native`).
+"""Gymnasium's vector environments, for pools of the kinds `sync`, `async` and `native`.
 
-A native vector environment often draws all its rows from one stream of random numbers: it then gets one seed made from
-all of them, and a row is not the same in a pool of another size.
+`native` is the vector environment that is registered with an id. It often draws all rows from one random stream: it
+then gets one seed derived from all of them, and the trajectory of a row depends on the number of rows.
 
-Unless told otherwise the first two do not restart episodes by themselves: in Gymnasium's `same_step` mode the last
-observation is lost if an environment writes over the array that it gave.
+The default autoreset mode of `sync` and `async` is `disabled`: in Gymnasium's `same_step` mode the last observation is
+lost if an environment overwrites the array that it returned.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from weft.envs.adapters.gymnasium_constructor import Source
+from weft.envs.adapters.gymnasium_constructor import GymConstructor
 from weft.envs.pools.failures import EnvFailed
 from weft.envs.pools.options import AUTORESET
 from weft.errors import WeftError
@@ -28,37 +28,39 @@ MODES = {
 }
 
 
-class GymVector:
-    """A vector environment of Gymnasium's kind."""
+class GymVectorEnv:
+    """A vector environment with Gymnasium's interface."""
 
-    def __init__(self, name: str, vector: Any, *, autoreset: str, restarts: bool, timeout: float) -> None:
-        self._name, self._vector, self._restarts, self._timeout = name, vector, restarts, timeout
+    def __init__(self, name: str, vector_env: Any, *, autoreset: str, resets_rows: bool, timeout: float) -> None:
+        self._name, self._vector_env, self._timeout = name, vector_env, timeout
+        self._resets_rows = resets_rows
+        """Whether single rows can be seeded and reset."""
         self.autoreset = autoreset
         self._closed = False
 
     def reset(self, seeds: Sequence[int]) -> tuple[Any, dict[str, Any]]:
         try:
-            return self._vector.reset(seed=list(seeds))
+            return self._vector_env.reset(seed=list(seeds))
         except (gym.error.Error, TypeError, ValueError):
-            if self._restarts:
+            if self._resets_rows:
                 raise
-            # Knows no seeds of single rows.
-            return self._vector.reset(seed=int(np.random.SeedSequence(seeds).generate_state(1)[0] >> 1))
+            # It takes one seed for all rows.
+            return self._vector_env.reset(seed=int(np.random.SeedSequence(seeds).generate_state(1)[0] >> 1))
 
     def step(self, action: Any) -> Any:
-        if isinstance(self._vector, AsyncVectorEnv):
-            self._vector.step_async(action)
-            return self._vector.step_wait(self._timeout)
-        return self._vector.step(action)
+        if isinstance(self._vector_env, AsyncVectorEnv):
+            self._vector_env.step_async(action)
+            return self._vector_env.step_wait(self._timeout)
+        return self._vector_env.step(action)
 
     def restart(self, rows: np.ndarray) -> tuple[Any, dict[str, Any]]:
-        if not self._restarts:
+        if not self._resets_rows:
             raise WeftError(
-                f"{self._name} cannot cut an episode off: its own vector environment cannot reset single rows; "
+                f"{self._name} cannot truncate an episode: its own vector environment cannot reset single rows; "
                 "use vector=inprocess or vector=workers"
             )
-        obs, info = self._vector.reset(options={"reset_mask": rows.copy()})
-        return _chosen(obs, rows), info
+        obs, info = self._vector_env.reset(options={"reset_mask": rows.copy()})
+        return _select_rows(obs, rows), info
 
     def close(self) -> None:
         if self._closed:
@@ -66,62 +68,65 @@ class GymVector:
         self._closed = True
         with warnings.catch_warnings(), contextlib.suppress(Exception):
             warnings.simplefilter("ignore")
-            if isinstance(self._vector, AsyncVectorEnv):
-                self._vector.close(terminate=True)
+            if isinstance(self._vector_env, AsyncVectorEnv):
+                self._vector_env.close(terminate=True)
             else:
-                self._vector.close()
+                self._vector_env.close()
 
 
-def engine(kind: str, source: Source, num_envs: int, *, autoreset: str | None, timeout: float) -> GymVector:
-    """The vector environment of a kind."""
+def make_vector_env(
+    kind: str, constructor: GymConstructor, num_envs: int, *, autoreset: str | None, timeout: float
+) -> GymVectorEnv:
+    """Returns the vector environment for a kind of pool: `sync`, `async` or `native`."""
     try:
-        return ENGINES[kind](source, num_envs, autoreset, timeout)
+        return _MAKERS[kind](constructor, num_envs, autoreset, timeout)
     except WeftError:
         raise
     except Exception as error:
-        raise EnvFailed(f"{source.name} cannot be made: {type(error).__name__}: {error}") from error
+        raise EnvFailed(f"{constructor.name} cannot be made: {type(error).__name__}: {error}") from error
 
 
-def sync(source: Source, num_envs: int, autoreset: str | None, timeout: float) -> GymVector:
+def _make_sync(constructor: GymConstructor, num_envs: int, autoreset: str | None, timeout: float) -> GymVectorEnv:
     """Gymnasium's environments in one process."""
     mode = autoreset or "disabled"
-    vector = SyncVectorEnv([source.factory()] * num_envs, autoreset_mode=MODES[mode])
-    return GymVector(source.name, vector, autoreset=mode, restarts=True, timeout=timeout)
+    vector_env = SyncVectorEnv([constructor.factory()] * num_envs, autoreset_mode=MODES[mode])
+    return GymVectorEnv(constructor.name, vector_env, autoreset=mode, resets_rows=True, timeout=timeout)
 
 
-def processes(source: Source, num_envs: int, autoreset: str | None, timeout: float) -> GymVector:
-    """Gymnasium's environments in one process each; new processes, as a fork would not survive XLA's threads.
+def _make_async(constructor: GymConstructor, num_envs: int, autoreset: str | None, timeout: float) -> GymVectorEnv:
+    """Gymnasium's environments in one process each, spawned: a fork could deadlock on locks that XLA's threads hold.
 
-    Python's own way of starting them imports the program's main script once more: it must guard what it does.
+    A spawned process imports the program's main script again, so the script needs `if __name__ == "__main__"`.
     """
     mode = autoreset or "disabled"
-    vector = AsyncVectorEnv([source.factory()] * num_envs, autoreset_mode=MODES[mode], context="spawn")
-    return GymVector(source.name, vector, autoreset=mode, restarts=True, timeout=timeout)
+    vector_env = AsyncVectorEnv([constructor.factory()] * num_envs, autoreset_mode=MODES[mode], context="spawn")
+    return GymVectorEnv(constructor.name, vector_env, autoreset=mode, resets_rows=True, timeout=timeout)
 
 
-def native(source: Source, num_envs: int, autoreset: str | None, timeout: float) -> GymVector:
-    """The vector environment that an id brings along."""
-    arguments = dict(source.arguments.items)
-    if not isinstance(source.maker, str) or gym.spec(source.maker).vector_entry_point is None:
-        raise WeftError(f"{source.name} brings no vector environment of its own: use vector=workers")
-    vector = gym.make_vec(source.maker, num_envs, vectorization_mode="vector_entry_point", **arguments)
-    own = next(name for name in AUTORESET if MODES[name] is vector.metadata.get("autoreset_mode", MODES["next_step"]))
+def _make_native(constructor: GymConstructor, num_envs: int, autoreset: str | None, timeout: float) -> GymVectorEnv:
+    """The vector environment that is registered with the id."""
+    name, env_id, arguments = constructor.name, constructor.target, dict(constructor.arguments.items)
+    if not isinstance(env_id, str) or gym.spec(env_id).vector_entry_point is None:
+        raise WeftError(f"{name} has no vector environment of its own: use vector=workers")
+    vector_env = gym.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **arguments)
+    own_mode = vector_env.metadata.get("autoreset_mode", MODES["next_step"])
+    own = next(mode for mode in AUTORESET if MODES[mode] is own_mode)
     if autoreset not in (None, own):
-        vector.close()
-        raise WeftError(f"{source.name} restarts episodes in its own way: autoreset can only be {own}, not {autoreset}")
-    return GymVector(source.name, vector, autoreset=own, restarts=False, timeout=timeout)
+        vector_env.close()
+        raise WeftError(f"the vector environment of {name} supports only autoreset={own}, not {autoreset}")
+    return GymVectorEnv(name, vector_env, autoreset=own, resets_rows=False, timeout=timeout)
 
 
-ENGINES: dict[str, Callable[[Source, int, str | None, float], GymVector]] = {
-    "sync": sync,
-    "async": processes,
-    "native": native,
+_MAKERS: dict[str, Callable[[GymConstructor, int, str | None, float], GymVectorEnv]] = {
+    "sync": _make_sync,
+    "async": _make_async,
+    "native": _make_native,
 }
 
 
-def _chosen(obs: Any, rows: np.ndarray) -> Any:
+def _select_rows(obs: Any, rows: np.ndarray) -> Any:
     if isinstance(obs, dict):
-        return {name: _chosen(part, rows) for name, part in obs.items()}
+        return {name: _select_rows(part, rows) for name, part in obs.items()}
     if isinstance(obs, tuple):
-        return tuple(_chosen(part, rows) for part in obs)
+        return tuple(_select_rows(part, rows) for part in obs)
     return np.asarray(obs)[rows]

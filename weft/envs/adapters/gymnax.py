@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from gymnax.environments import spaces
 
-from weft.envs.episodes import Episodes
-from weft.envs.rows import select
+from weft.envs.episodes import EpisodeStatistics
+from weft.envs.rows import select_rows
 from weft.envs.timestep import TimeStep
 from weft.errors import WeftError, unknown
 from weft.fragments import fragment
@@ -54,22 +54,22 @@ DESCRIPTIONS = {
     "FrozenLake-misc": "cross a slippery frozen lake",
 }
 
-# Downloads a data set when it is made, so it cannot be made without a network.
-LEFT_OUT = {"MNISTBandit-bsuite"}
+# Environments that download a data set when they are made.
+EXCLUDED = {"MNISTBandit-bsuite"}
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class GymnaxState:
-    """Gymnax's own state of every environment, and the statistics of their episodes."""
+    """Gymnax's own state of every environment, and the episode statistics."""
 
     inner: Any
-    episodes: Episodes
+    episodes: EpisodeStatistics
 
 
 @dataclass(frozen=True)
 class GymnaxEnv:
-    """A batch of one gymnax environment; equal by value, so that programs traced for it are shared."""
+    """A batch of one gymnax environment: a value, so that equal environments share traced programs."""
 
     env_id: str
     num_envs: int
@@ -83,54 +83,54 @@ class GymnaxEnv:
         return _load(self.env_id).action_space
 
     def reset(self, key: jax.Array) -> tuple[GymnaxState, jax.Array]:
-        game = _load(self.env_id)
+        loaded = _load(self.env_id)
         keys = jax.random.split(key, self.num_envs)
         with jax.numpy_dtype_promotion("standard"):
-            obs, inner = jax.vmap(game.env.reset, in_axes=(0, None))(keys, game.params)
-        return GymnaxState(_strong(inner), Episodes.start(self.num_envs)), game.observe(obs)
+            obs, inner = jax.vmap(loaded.env.reset, in_axes=(0, None))(keys, loaded.params)
+        return GymnaxState(_without_weak_types(inner), EpisodeStatistics.start(self.num_envs)), loaded.observe(obs)
 
     @fragment(name="env")
     def step(
         self, state: GymnaxState, action: jax.Array, key: jax.Array, last: jax.Array | None = None
     ) -> tuple[GymnaxState, TimeStep]:
-        game = _load(self.env_id)
+        loaded = _load(self.env_id)
         keys = jax.random.split(key, self.num_envs)
-        # Gymnax mixes dtypes freely; a caller's stricter promotion rules must not reach into it.
+        # Gymnax relies on implicit dtype promotion, which the caller may have restricted.
         with jax.numpy_dtype_promotion("standard"):
-            stepped = jax.vmap(game.env.step, in_axes=(0, 0, 0, None))(
-                keys, state.inner, game.clip(action), game.params
+            stepped = jax.vmap(loaded.env.step, in_axes=(0, 0, 0, None))(
+                keys, state.inner, loaded.clip(action), loaded.params
             )
         obs, inner, reward, terminated, truncated, info = stepped
         timestep = TimeStep(
-            obs=game.observe(obs),
+            obs=loaded.observe(obs),
             reward=reward.astype(jnp.float32),
             terminated=terminated.astype(bool),
             truncated=(truncated & ~terminated).astype(bool),
-            final_obs=game.observe(info["final_observation"]),
+            final_obs=loaded.observe(info["final_observation"]),
             valid=jnp.ones(self.num_envs, bool),
         )
         if last is not None:
-            # Not one of the keys that the environments step with: those are the first `num_envs` of a split.
+            # `fold_in` gives a key that differs from all keys of the split above.
             inner, timestep = self._cut(inner, timestep, last, jax.random.fold_in(key, self.num_envs))
         ended = timestep.terminated | timestep.truncated
         episodes = state.episodes.record(timestep.reward, ended=ended, valid=timestep.valid)
-        return GymnaxState(_strong(inner), episodes), timestep
+        return GymnaxState(_without_weak_types(inner), episodes), timestep
 
     @fragment(name="env.episodes")
     def episodes(self, state: GymnaxState) -> tuple[GymnaxState, dict[str, Mean]]:
-        episodes, metrics = state.episodes.take()
+        episodes, metrics = state.episodes.pop_metrics()
         return GymnaxState(state.inner, episodes), metrics
 
     def _cut(self, inner: Any, timestep: TimeStep, last: jax.Array, key: jax.Array) -> tuple[Any, TimeStep]:
-        """Truncate and start anew where `last` holds, except where the step has ended the episode by itself."""
+        """Truncates and restarts the episodes where `last` is true, unless the step has ended them."""
         cut = last & ~(timestep.terminated | timestep.truncated)
-        fresh, obs = self.reset(key)
-        timestep = replace(timestep, obs=select(cut, obs, timestep.obs), truncated=timestep.truncated | cut)
-        return select(cut, fresh.inner, inner), timestep
+        initial, obs = self.reset(key)
+        timestep = replace(timestep, obs=select_rows(cut, obs, timestep.obs), truncated=timestep.truncated | cut)
+        return select_rows(cut, initial.inner, inner), timestep
 
 
 def make(env_id: str, num_envs: int, **options: Any) -> GymnaxEnv:
-    """`num_envs` copies of one gymnax environment; also of those that a user registered with gymnax."""
+    """Returns `num_envs` environments of one id, gymnax's own or registered with gymnax by the user."""
     if env_id not in available():
         raise unknown("gymnax environment", env_id, available())
     if options:
@@ -140,21 +140,21 @@ def make(env_id: str, num_envs: int, **options: Any) -> GymnaxEnv:
 
 
 def available() -> dict[str, str]:
-    """Gymnax's environments, with one line about each."""
-    known = [env_id for env_id in gymnax.registered_envs if env_id not in LEFT_OUT]
+    """Returns gymnax's environments with a one-line description."""
+    known = [env_id for env_id in gymnax.registered_envs if env_id not in EXCLUDED]
     return {env_id: DESCRIPTIONS.get(env_id, "registered with gymnax") for env_id in known}
 
 
 @dataclass(frozen=True)
-class _Game:
-    """One gymnax environment with its spaces, and what turns its numbers into ours."""
+class _LoadedEnv:
+    """One gymnax environment with its parameters and spaces."""
 
     env: Any
     params: Any
     observation_space: gym.spaces.Box
     action_space: gym.Space
     categories: int | None
-    """How many values an observation can take where gymnax gives an index: it is then shown one-hot."""
+    """Number of values of a discrete observation, which is encoded one-hot. None: the observation is an array."""
 
     def observe(self, obs: jax.Array) -> jax.Array:
         if self.categories is not None:
@@ -168,28 +168,28 @@ class _Game:
 
 
 @functools.cache
-def _load(env_id: str) -> _Game:
-    # Gymnax builds arrays in constructors and spaces: under a trace they would leak into this cache.
+def _load(env_id: str) -> _LoadedEnv:
+    # Gymnax creates arrays in constructors and spaces. Under a trace, these would be tracers, and leak into this cache.
     with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
         env, params = gymnax.make(env_id)
         observation = env.observation_space(params)
         action_space = _space(env.action_space(params))
     if isinstance(observation, spaces.Discrete):
         one_hot = gym.spaces.Box(0.0, 1.0, (observation.n,), np.float32)
-        return _Game(env, params, one_hot, action_space, categories=observation.n)
-    return _Game(env, params, _space(observation), action_space, categories=None)
+        return _LoadedEnv(env, params, one_hot, action_space, categories=observation.n)
+    return _LoadedEnv(env, params, _space(observation), action_space, categories=None)
 
 
 def _space(space: spaces.Space) -> Any:
-    """Gymnasium's form of a gymnax space."""
+    """Converts a gymnax space to a Gymnasium space."""
     if isinstance(space, spaces.Discrete):
         return gym.spaces.Discrete(space.n)
     if isinstance(space, spaces.Box):
         low, high = (np.broadcast_to(np.asarray(x, np.float32), space.shape) for x in (space.low, space.high))
         return gym.spaces.Box(low, high, dtype=np.float32)
-    raise WeftError(f"gymnax space {space!r} is not supported: observations must be Box or Discrete, as must actions")
+    raise WeftError(f"gymnax space {space!r} is not supported: observations and actions must be Box or Discrete")
 
 
-def _strong(tree: Any) -> Any:
-    """The same arrays without weak types, so that a loop's carry keeps its type."""
+def _without_weak_types(tree: Any) -> Any:
+    """Drops weak types, so that the carry of a loop keeps its type."""
     return jax.tree.map(lambda x: x.astype(x.dtype), tree)

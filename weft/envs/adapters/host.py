@@ -1,9 +1,9 @@
-"""Environments that are plain Python: a game's pools, behind the same three methods as any other environment.
+"""Environments in plain Python behind the same `Env` interface as any other: a pool that host calls step.
 
-The state that travels through the loop holds no environment, only names: each row's number and seed, and a token that
-counts its steps. The environments themselves live in the run's objects. A replica that gets some of the rows finds no
-pool for just these, and makes one from their seeds: every environment then goes on exactly as it would have anywhere
-else.
+The state that passes through the training loop holds no environment. It holds the identity of each row (its index in
+the run and its seed) and an order token, which counts the row's calls. The pools themselves are kept in the run's
+objects (`weft.host.objects`). A replica that gets a subset of the rows finds no pool for exactly these rows. It makes
+one from their seeds, and every environment produces the same trajectory as it would anywhere else.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from weft.envs import spaces
-from weft.envs.pools.pool import Game, Pool
+from weft.envs.pools.pool import Pool, PoolFactory
 from weft.envs.timestep import TimeStep
 from weft.errors import WeftError
 from weft.fragments import fragment
@@ -27,37 +27,37 @@ from weft.metrics import Mean
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class HostState:
-    """Which environments these are, and how far they are."""
+    """The identity of every environment, and the number of calls so far."""
 
     token: jax.Array
-    names: jax.Array
-    """For every row its number in the run and its seed."""
+    identities: jax.Array
+    """For every row its index in the run and its seed, uint32 [B, 2]."""
 
 
 @dataclass(frozen=True)
 class HostEnv:
-    """A batch of environments of one game."""
+    """A batch of host environments, in pools that `pool_factory` makes."""
 
-    game: Game
+    pool_factory: PoolFactory
     num_envs: int
 
     @property
     def observation_space(self) -> gym.Space:
-        return self.game.observation_space
+        return self.pool_factory.observation_space
 
     @property
     def action_space(self) -> gym.Space:
-        return self.game.action_space
+        return self.pool_factory.action_space
 
     def reset(self, key: jax.Array) -> tuple[HostState, Any]:
-        # 31 bits: some environments keep their seed in a signed integer.
+        # 31 bits: some environments store their seed in a signed integer.
         seeds = jax.random.bits(key, (self.num_envs,), jnp.uint32) >> 1
-        names = jax.ShapeDtypeStruct((self.num_envs, 2), jnp.uint32)
-        result = names, self.shapes
-        token, (names, obs) = host_call(
-            partial(_reset, self.game), result, new_token(self.num_envs), seeds, name="env.reset"
+        identities = jax.ShapeDtypeStruct((self.num_envs, 2), jnp.uint32)
+        result = identities, self.observation_shapes
+        token, (identities, obs) = host_call(
+            partial(_reset, self.pool_factory), result, new_token(self.num_envs), seeds, name="env.reset"
         )
-        return HostState(token, names), obs
+        return HostState(token, identities), obs
 
     @fragment(name="env")
     def step(
@@ -65,16 +65,20 @@ class HostEnv:
     ) -> tuple[HostState, TimeStep]:
         del key
         flag = jax.ShapeDtypeStruct((self.num_envs,), bool)
-        result = self.shapes, _floats(self.num_envs), flag, flag, self.shapes, flag
-        given = state.names, action, last
-        token, stepped = host_call(partial(_step, self.game), result, state.token, *given, name="env.step")
-        return HostState(token, state.names), TimeStep(*stepped)
+        result = self.observation_shapes, _floats(self.num_envs), flag, flag, self.observation_shapes, flag
+        arguments = state.identities, action, last
+        token, fields = host_call(partial(_step, self.pool_factory), result, state.token, *arguments, name="env.step")
+        return HostState(token, state.identities), TimeStep(*fields)
 
     @fragment(name="env.episodes")
     def episodes(self, state: HostState) -> tuple[HostState, dict[str, Mean]]:
         result = (_floats(self.num_envs),) * 4
         token, totals = host_call(
-            partial(_episodes, self.game), result, state.token, state.names, name="env.episodes.totals"
+            partial(_pop_totals, self.pool_factory),
+            result,
+            state.token,
+            state.identities,
+            name="env.episodes.totals",
         )
         returns, lengths, finished, dropped = (total.sum() for total in totals)
         metrics = {
@@ -82,54 +86,53 @@ class HostEnv:
             "episode_length": Mean(lengths, finished),
             "episodes_dropped": Mean(dropped, finished + dropped),
         }
-        return HostState(token, state.names), metrics
+        return HostState(token, state.identities), metrics
 
-    def picture(self, state: HostState) -> np.ndarray:
-        """What the first environment looks like now, as [height, width, 3] bytes."""
-        playing = objects().get(np.asarray(state.names).tobytes())
-        picture = getattr(playing and playing.pool, "picture", lambda: None)()
-        if picture is None:
-            raise WeftError(f"{self.game.name} gives no pictures: evaluate it without --video")
-        return picture
+    def render(self, state: HostState) -> np.ndarray:
+        """Returns an image of the first environment, uint8 [height, width, 3]."""
+        running = objects().get(np.asarray(state.identities).tobytes())
+        image = getattr(running and running.pool, "render", lambda: None)()
+        if image is None:
+            raise WeftError(f"{self.pool_factory.name} renders no images: evaluate it without --video")
+        return image
 
     @property
-    def shapes(self) -> Any:
-        """The shapes of the observations of all rows."""
-        return spaces.shapes(self.game.observation_space, self.num_envs)
+    def observation_shapes(self) -> Any:
+        """The shapes of a batch of observations."""
+        return spaces.shapes(self.pool_factory.observation_space, self.num_envs)
 
 
-def _reset(game: Game, token: Any, seeds: Any) -> Any:
+def _reset(pool_factory: PoolFactory, token: Any, seeds: Any) -> Any:
     first = objects().number(len(seeds))
-    names = np.stack([np.arange(first, first + len(seeds), dtype=np.uint32), seeds], axis=1)
-    playing, obs = _Playing.start(game, names)
-    objects().keep(names.tobytes(), playing)
-    return names, obs
+    identities = np.stack([np.arange(first, first + len(seeds), dtype=np.uint32), seeds], axis=1)
+    running, obs = _RunningPool.start(pool_factory, identities)
+    objects().keep(identities.tobytes(), running)
+    return identities, obs
 
 
-def _step(game: Game, token: Any, names: Any, action: Any, last: Any) -> Any:
-    pool = _pool(game, token, names)
-    stepped = pool.step(action, last)
-    return stepped.obs, stepped.reward, stepped.terminated, stepped.truncated, stepped.final_obs, stepped.valid
+def _step(pool_factory: PoolFactory, token: Any, identities: Any, action: Any, last: Any) -> Any:
+    step = _pool(pool_factory, token, identities).step(action, last)
+    return step.obs, step.reward, step.terminated, step.truncated, step.final_obs, step.valid
 
 
-def _episodes(game: Game, token: Any, names: Any) -> Any:
-    totals = _pool(game, token, names).episodes()
+def _pop_totals(pool_factory: PoolFactory, token: Any, identities: Any) -> Any:
+    totals = _pool(pool_factory, token, identities).pop_totals()
     return totals.returns, totals.lengths, totals.finished, totals.dropped
 
 
 @dataclass
-class _Playing:
-    """A pool with the rows it holds, and how often it was called: to reset it was the first time."""
+class _RunningPool:
+    """A pool, the indices of its rows, and the number of its calls (the reset is the first)."""
 
     pool: Pool
-    rows: frozenset[int]
+    indices: frozenset[int]
     calls: int = 1
 
     @classmethod
-    def start(cls, game: Game, names: np.ndarray) -> tuple["_Playing", Any]:
-        """The pool of some rows, and their first observations."""
-        indices, seeds = names.T.tolist()
-        pool = game.pool(indices, seeds)
+    def start(cls, pool_factory: PoolFactory, identities: np.ndarray) -> tuple["_RunningPool", Any]:
+        """Makes the pool of some rows. Returns it with the first observations."""
+        indices, seeds = identities.T.tolist()
+        pool = pool_factory.make_pool(indices, seeds)
         try:
             return cls(pool, frozenset(indices)), pool.reset()
         except BaseException:
@@ -137,33 +140,33 @@ class _Playing:
             raise
 
     def overdue(self) -> Exception | None:
-        """The error for an environment that does not answer, if there is one."""
+        """Returns the error for an environment that does not respond, or None."""
         return getattr(self.pool, "overdue", lambda: None)()
 
     def close(self) -> None:
         self.pool.close()
 
 
-def _pool(game: Game, token: Any, names: Any) -> Pool:
-    """The pool of exactly these rows, as far as the token says."""
-    key, calls = names.tobytes(), int(token[0])
-    playing = objects().get(key) or _share(game, key, names)
-    if playing.calls != calls:
+def _pool(pool_factory: PoolFactory, token: Any, identities: Any) -> Pool:
+    """Returns the pool of exactly these rows. Raises if it has had more calls than the token counts."""
+    key, calls = identities.tobytes(), int(token[0])
+    running = objects().get(key) or _start_subset(pool_factory, key, identities)
+    if running.calls != calls:
         raise WeftError(
-            f"the state of {game.name} is from its call {calls}, but the environments have gone on to {playing.calls}: "
-            "host environments cannot go back, so go on from the newest state or start a new run"
+            f"the state of {pool_factory.name} is from call {calls}, but its environments are at call {running.calls}: "
+            "host environments cannot go back, so continue from the latest state or start a new run"
         )
-    playing.calls += 1
-    return playing.pool
+    running.calls += 1
+    return running.pool
 
 
-def _share(game: Game, key: bytes, names: np.ndarray) -> _Playing:
-    """A pool for some of the rows that were started together; whoever started them all will not be asked again."""
-    kept = objects()
-    with kept.lock:
-        rows = frozenset(names[:, 0].tolist())
-        kept.drop(lambda other: isinstance(other, _Playing) and other.calls == 1 and rows < other.rows)
-        return kept.keep(key, _Playing.start(game, names)[0])
+def _start_subset(pool_factory: PoolFactory, key: bytes, identities: np.ndarray) -> _RunningPool:
+    """Makes a pool for a subset of the rows of another pool, and closes that one: it will not be used again."""
+    run_objects = objects()
+    with run_objects.lock:
+        indices = frozenset(identities[:, 0].tolist())
+        run_objects.drop(lambda other: isinstance(other, _RunningPool) and other.calls == 1 and indices < other.indices)
+        return run_objects.keep(key, _RunningPool.start(pool_factory, identities)[0])
 
 
 def _floats(num_envs: int) -> jax.ShapeDtypeStruct:

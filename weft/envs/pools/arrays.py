@@ -1,12 +1,12 @@
 """Observations and actions as flat lists of arrays, one for each part of a nested space.
 
-Plain NumPy, like `block`, and loaded by worker processes too: a `Field` is told its type by whoever knows what types a
-device computes with. Environments hand out whatever they like, views of their own memory included: every value is
-checked against its field and copied into a row of ours.
+This module uses NumPy and Gymnasium only, because worker processes import it without the rest of weft (see
+`worker_main`). Environments may return views of their own memory, so every value is checked against its `ArraySpec` and
+copied into a row of a buffer.
 
->>> fields = Fields((Field(("goal",), (), "<i4"), Field(("place",), (2,), "<f4")), masked=False)
->>> out = fields.empty(3)
->>> fields.write(out, 1, {"place": np.array([0.5, 1.5]), "goal": 7}, {})
+>>> writer = ObservationWriter((ArraySpec(("goal",), (), "<i4"), ArraySpec(("position",), (2,), "<f4")), masked=False)
+>>> out = writer.allocate(3)
+>>> writer.write(out, 1, {"position": np.array([0.5, 1.5]), "goal": 7}, {})
 >>> out[0][1], out[1][1].tolist()
 (np.int32(7), [0.5, 1.5])
 """
@@ -20,70 +20,71 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Field:
-    """One array of a nested observation: where it stands in it, its shape and its type."""
+class ArraySpec:
+    """One array of a nested observation: its path, shape and dtype."""
 
     path: tuple[Any, ...]
     shape: tuple[int, ...]
     dtype: str
 
 
-class Fields:
-    """All the arrays that an observation consists of."""
+class ObservationWriter:
+    """Copies observations of an environment into rows of preallocated arrays, one array for each spec."""
 
-    def __init__(self, fields: tuple[Field, ...], *, masked: bool) -> None:
-        self.fields = fields
+    def __init__(self, specs: tuple[ArraySpec, ...], *, masked: bool) -> None:
+        self.specs = specs
         self.masked = masked
-        """Whether `info` holds an action mask that belongs to the observation."""
-        plain = len(fields) == 1 and fields[0].path == ()
-        self.plain_shape = fields[0].shape if plain else None
-        """The shape of an observation that is one array: the common case, which callers may treat by themselves."""
-        self._arrays: dict[int, list[tuple[tuple[int, ...], np.dtype]]] = {}
-        self._seen: set[tuple[Field, np.dtype]] = set()
+        """Whether the action mask in `info` is part of the observation."""
+        is_single = len(specs) == 1 and specs[0].path == ()
+        self.single_shape = specs[0].shape if is_single else None
+        """The shape of an observation that is a single array: callers may copy this common case themselves."""
+        self._shapes: dict[int, list[tuple[tuple[int, ...], np.dtype]]] = {}
+        self._checked_dtypes: set[tuple[ArraySpec, np.dtype]] = set()
 
-    def empty(self, rows: int) -> list[np.ndarray]:
-        """New arrays for so many rows."""
-        arrays = self._arrays.get(rows) or self._of(rows)
-        return [np.empty(shape, dtype) for shape, dtype in arrays]
+    def allocate(self, rows: int) -> list[np.ndarray]:
+        """Returns new arrays with `rows` rows."""
+        shapes = self._shapes.get(rows) or self._shapes_of(rows)
+        return [np.empty(shape, dtype) for shape, dtype in shapes]
 
     def write(self, out: list[np.ndarray], row: int, obs: Any, info: Any) -> None:
-        """Copy one observation into a row, or say why it is none."""
+        """Copies one observation into a row. Raises if a part is missing or has the wrong shape."""
         if self.masked:
-            obs = {"observation": obs, "action_mask": mask_of(info)}
-        for field, array in zip(self.fields, out, strict=True):
-            value = _part(obs, field.path)
-            if getattr(value, "shape", None) != field.shape:
-                value = _shaped(value, field)
+            obs = {"observation": obs, "action_mask": action_mask(info)}
+        for spec, array in zip(self.specs, out, strict=True):
+            value = _part(obs, spec.path)
+            if getattr(value, "shape", None) != spec.shape:
+                value = _shaped(value, spec)
             array[row] = value
 
     def write_first(self, out: list[np.ndarray], row: int, obs: Any, info: Any) -> None:
-        """`write` for the first observation of an episode, of which the types are looked at too."""
+        """Like `write`, for the first observation of an episode: checks the dtypes, too."""
         self.write(out, row, obs, info)
-        whole = {"observation": obs, "action_mask": mask_of(info)} if self.masked else obs
-        for field in self.fields:
-            given = _part(whole, field.path)
-            kind = given.dtype if isinstance(given, np.ndarray) else np.asarray(given).dtype
-            if (field, kind) not in self._seen:
-                self._seen.add((field, _fitting(kind, field)))
+        whole = {"observation": obs, "action_mask": action_mask(info)} if self.masked else obs
+        for spec in self.specs:
+            value = _part(whole, spec.path)
+            dtype = value.dtype if isinstance(value, np.ndarray) else np.asarray(value).dtype
+            if (spec, dtype) not in self._checked_dtypes:
+                _check_dtype(dtype, spec)
+                self._checked_dtypes.add((spec, dtype))
 
-    def _of(self, rows: int) -> list[tuple[tuple[int, ...], np.dtype]]:
-        self._arrays[rows] = [((rows, *field.shape), np.dtype(field.dtype)) for field in self.fields]
-        return self._arrays[rows]
+    def _shapes_of(self, rows: int) -> list[tuple[tuple[int, ...], np.dtype]]:
+        self._shapes[rows] = [((rows, *spec.shape), np.dtype(spec.dtype)) for spec in self.specs]
+        return self._shapes[rows]
 
 
-class Actions:
-    """Takes a batch of actions apart, into one action that the environment understands for each row."""
+class ActionSplitter:
+    """Splits a batch of actions into one action per row, as the environment expects it."""
 
     def __init__(self, space: gym.Space) -> None:
         self._split = _splitter(space)
 
     def split(self, action: list[np.ndarray]) -> list[Any]:
-        """One action for each row; those of a Discrete count from 0, and a Box's are clipped to its bounds."""
+        """Returns one action per row. Discrete actions in the batch count from 0; Box actions are clipped to bounds."""
         return self._split(iter(action))
 
 
 def has_nan(array: np.ndarray) -> bool:
-    """Whether there is a NaN among the numbers: NumPy takes it for the largest, and finding that is the quickest test.
+    """Returns whether an array contains NaN. `argmax` returns the position of a NaN if there is one: the fastest test.
 
     >>> has_nan(np.array([1.0, np.nan, np.inf])), has_nan(np.array([1.0, np.inf, -np.inf]))
     (True, False)
@@ -94,12 +95,12 @@ def has_nan(array: np.ndarray) -> bool:
     return largest != largest
 
 
-def mask_of(info: Any) -> np.ndarray:
-    """The action mask in `info`, as one array."""
+def action_mask(info: Any) -> np.ndarray:
+    """Returns the action mask in `info` as one array."""
     mask = info.get("action_mask") if isinstance(info, dict) else None
     if mask is None:
         raise ValueError("info holds no action_mask, though it did when the environment was first reset")
-    # A MultiDiscrete space has one mask for each of its numbers.
+    # The mask of a MultiDiscrete space is a tuple, with one mask for each component.
     return np.concatenate([np.asarray(part) for part in mask]) if isinstance(mask, tuple) else np.asarray(mask)
 
 
@@ -145,27 +146,26 @@ def _part(obs: Any, path: tuple[Any, ...]) -> Any:
     return obs
 
 
-def _shaped(value: Any, field: Field) -> np.ndarray:
+def _shaped(value: Any, spec: ArraySpec) -> np.ndarray:
     try:
         array = np.asarray(value)
         if array.dtype.kind not in "biuf":
             raise ValueError
     except ValueError:
-        raise TypeError(f"{_place(field)} is {_brief(value)}, not numbers of shape {field.shape}") from None
-    if array.shape != field.shape:
-        raise ValueError(f"{_place(field)} has the shape {array.shape}, not {field.shape}")
+        raise TypeError(f"{_name(spec)} is {_brief(value)}, not numbers of shape {spec.shape}") from None
+    if array.shape != spec.shape:
+        raise ValueError(f"{_name(spec)} has the shape {array.shape}, not {spec.shape}")
     return array
 
 
-def _fitting(kind: np.dtype, field: Field) -> np.dtype:
-    """The type itself, if numbers of it can be written to the field without losing what they mean."""
-    if not np.can_cast(kind, field.dtype, "same_kind") and not (kind.kind in "iub" and field.dtype[1] in "iu"):
-        raise TypeError(f"{_place(field)} is {kind}, which cannot become {np.dtype(field.dtype)}")
-    return kind
+def _check_dtype(dtype: np.dtype, spec: ArraySpec) -> None:
+    """Raises if the conversion to the spec's dtype would lose the fractions of floating-point values."""
+    if not np.can_cast(dtype, spec.dtype, "same_kind") and not (dtype.kind in "iub" and spec.dtype[1] in "iu"):
+        raise TypeError(f"{_name(spec)} is {dtype}, which cannot become {np.dtype(spec.dtype)}")
 
 
-def _place(field: Field) -> str:
-    return "the observation" + "".join(f"[{name!r}]" for name in field.path)
+def _name(spec: ArraySpec) -> str:
+    return "the observation" + "".join(f"[{name!r}]" for name in spec.path)
 
 
 def _brief(value: Any) -> str:

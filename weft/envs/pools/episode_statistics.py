@@ -1,62 +1,62 @@
-"""Statistics of a pool's episodes: sums that cost one addition a step, and a few more where an episode ends.
+"""Episode statistics of a pool, at the cost of one array addition per step.
 
->>> tally = Tally(2)
+>>> statistics = PoolEpisodeStatistics(2)
 >>> for _ in range(3):
-...     tally.add(np.array([1.0, 0.5]))
->>> tally.finish(0)
->>> totals = tally.take()
+...     statistics.add_step(np.array([1.0, 0.5]))
+>>> statistics.finish_episode(0)
+>>> totals = statistics.pop_totals()
 >>> totals.returns.tolist(), totals.lengths.tolist(), totals.finished.tolist()
 ([3.0, 0.0], [3.0, 0.0], [1.0, 0.0])
 """
 
 import numpy as np
 
-from weft.envs.pools.pool import Totals
+from weft.envs.pools.pool import EpisodeTotals
 
 
-class Tally:
-    """By environment: the episode under way, and the sums over those finished since they were last taken."""
+class PoolEpisodeStatistics:
+    """The current episode of every row, and totals over the episodes finished since the last `pop_totals`."""
 
     def __init__(self, num_envs: int) -> None:
-        self._running = np.zeros(num_envs)
-        # An episode's length is the number of steps since its start, so that no step has to count anything for it.
-        self._start = [0] * num_envs
+        self._running_return = np.zeros(num_envs)
+        # The length of an episode is the number of steps since its first one, so a step does not update any length.
+        self._first_step = [0] * num_envs
         self._steps = 0
         self._clear()
 
-    def add(self, reward: np.ndarray) -> None:
-        """Count one step of every environment, float64 [B]; zero where the step was none of an episode."""
+    def add_step(self, reward: np.ndarray) -> None:
+        """Counts one step of every row. Rewards are float64 [B], zero in rows that belong to no episode."""
         self._steps += 1
-        self._running += reward
+        self._running_return += reward
 
-    def finish(self, row: int) -> None:
-        """The row's episode ended with the step just added."""
-        self._returns[row] += self._running[row]
-        self._lengths[row] += self._steps - self._start[row]
+    def finish_episode(self, row: int) -> None:
+        """Counts the row's episode as finished by the step just added."""
+        self._returns[row] += self._running_return[row]
+        self._lengths[row] += self._steps - self._first_step[row]
         self._finished[row] += 1
-        self.begin(row)
+        self.begin_episode(row)
 
-    def drop(self, row: int) -> None:
-        """The row's episode was given up: it is counted as that, and nothing of it remains."""
+    def drop_episode(self, row: int) -> None:
+        """Discards the row's episode and counts it as dropped."""
         self._dropped[row] += 1
-        self.begin(row)
+        self.begin_episode(row)
 
-    def begin(self, row: int) -> None:
-        """The row's next episode begins with the next step."""
-        self._running[row] = 0.0
-        self._start[row] = self._steps
+    def begin_episode(self, row: int) -> None:
+        """Lets the row's episode begin with the next step."""
+        self._running_return[row] = 0.0
+        self._first_step[row] = self._steps
 
-    def length(self, row: int) -> int:
-        """How many steps the row's episode has had so far."""
-        return self._steps - self._start[row]
+    def episode_length(self, row: int) -> int:
+        """Returns the number of steps in the row's current episode."""
+        return self._steps - self._first_step[row]
 
-    def take(self) -> Totals:
-        """The sums so far, which then start again from nothing."""
-        totals = Totals(
-            *(sums.astype(np.float32) for sums in (self._returns, self._lengths, self._finished, self._dropped))
+    def pop_totals(self) -> EpisodeTotals:
+        """Returns the totals and resets them to zero."""
+        totals = EpisodeTotals(
+            *(total.astype(np.float32) for total in (self._returns, self._lengths, self._finished, self._dropped))
         )
         self._clear()
         return totals
 
     def _clear(self) -> None:
-        self._returns, self._lengths, self._finished, self._dropped = np.zeros((4, len(self._start)))
+        self._returns, self._lengths, self._finished, self._dropped = np.zeros((4, len(self._first_step)))

@@ -1,7 +1,7 @@
-"""A pool of Gymnasium environments in this very process: no exchange, hence the least cost for quick environments.
+"""A pool of Gymnasium environments in this process: no data exchange, so the least overhead for fast environments.
 
-An environment that hangs cannot be interrupted here, so it ends the run; `overdue` says which one it is. A pool of
-worker processes can kill it and go on.
+An environment that hangs cannot be interrupted here, so it ends the run; `overdue` names it. A pool of worker processes
+can kill and restart it.
 """
 
 import logging
@@ -12,17 +12,17 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from weft.envs.pools.arrays import Actions
-from weft.envs.pools.episode_statistics import Tally
-from weft.envs.pools.failures import failed
-from weft.envs.pools.nested import fields, flatten, unflatten
-from weft.envs.pools.pool import Stepped, Totals
-from weft.envs.pools.sequential import Block, Broken, End
+from weft.envs.pools.arrays import ActionSplitter, ObservationWriter
+from weft.envs.pools.episode_statistics import PoolEpisodeStatistics
+from weft.envs.pools.failures import env_failed
+from weft.envs.pools.nested import array_specs, flatten, unflatten
+from weft.envs.pools.pool import EpisodeTotals, PoolStep, frozen
+from weft.envs.pools.sequential import EpisodeEnd, RowFailure, SequentialEnvs
 
 log = logging.getLogger(__name__)
 
 
-class InProcess:
+class InProcessPool:
     """Environments stepped one after another."""
 
     kind = "inprocess"
@@ -41,77 +41,75 @@ class InProcess:
         timeout: float = 60.0,
     ) -> None:
         self._name, self._indices, self._timeout = name, list(indices), timeout
-        self._since: float | None = None
-        self._spaces = observation_space, action_space
-        self._fields = fields(observation_space, masked=masked)
-        self._block = Block(make, seeds, fields=self._fields, actions=Actions(action_space), restart=restart)
-        self._tally = Tally(len(seeds))
-        self._none, self._all = frozen(np.zeros(len(seeds), bool)), frozen(np.ones(len(seeds), bool))
+        self._step_started: float | None = None
+        self._observation_space, self._action_space = observation_space, action_space
+        self._writer = ObservationWriter(array_specs(observation_space), masked=masked)
+        actions = ActionSplitter(action_space)
+        self._envs = SequentialEnvs(make, seeds, writer=self._writer, actions=actions, restart=restart)
+        self._statistics = PoolEpisodeStatistics(len(seeds))
+        self._all_false, self._all_true = frozen(np.zeros(len(seeds), bool)), frozen(np.ones(len(seeds), bool))
 
     def reset(self) -> Any:
-        out = self._fields.empty(len(self._indices))
+        out = self._writer.allocate(len(self._indices))
         try:
-            self._block.reset(out)
-        except Broken as broken:
-            raise self._failed(broken) from broken.__cause__
-        return unflatten(self._spaces[0], out)
+            self._envs.reset(out)
+        except RowFailure as failure:
+            raise self._error(failure) from failure.__cause__
+        return unflatten(self._observation_space, out)
 
-    def step(self, action: Any, last: np.ndarray | None) -> Stepped:
-        out = self._fields.empty(len(self._indices))
-        self._since = time.monotonic()
+    def step(self, action: Any, last: np.ndarray | None) -> PoolStep:
+        out = self._writer.allocate(len(self._indices))
+        self._step_started = time.monotonic()
         try:
-            reward, ends = self._block.step(flatten(self._spaces[1], action), last, out)
-        except Broken as broken:
-            raise self._failed(broken) from broken.__cause__
-        self._since = None
-        self._tally.add(reward)
+            reward, ends = self._envs.step(flatten(self._action_space, action), last, out)
+        except RowFailure as failure:
+            raise self._error(failure) from failure.__cause__
+        self._step_started = None
+        self._statistics.add_step(reward)
         if ends:
-            return self._ended(out, reward, ends)
-        obs = unflatten(self._spaces[0], out)
-        return Stepped(obs, reward.astype(np.float32), self._none, self._none, obs, self._all)
+            return self._step_with_ends(out, reward, ends)
+        obs = unflatten(self._observation_space, out)
+        return PoolStep(obs, reward.astype(np.float32), self._all_false, self._all_false, obs, self._all_true)
 
-    def episodes(self) -> Totals:
-        return self._tally.take()
+    def pop_totals(self) -> EpisodeTotals:
+        return self._statistics.pop_totals()
 
     def close(self) -> None:
-        self._block.close()
+        self._envs.close()
 
     def overdue(self) -> Exception | None:
-        """The error for the environment that is being stepped, if it has been for too long; asked by another thread."""
-        since = self._since
-        if since is None or time.monotonic() - since < self._timeout:
+        """Returns the error for the environment being stepped if it exceeds the timeout. Called from another thread."""
+        started = self._step_started
+        if started is None or time.monotonic() - started < self._timeout:
             return None
-        return self._failed(self._block.stuck(f"no answer for {self._timeout:g} s; vector=workers can restart it"))
+        reason = f"no answer for {self._timeout:g} s; vector=workers can restart it"
+        return self._error(self._envs.failure_of_current_row(reason))
 
-    def picture(self) -> np.ndarray | None:
-        """What the first environment shows, if it shows anything."""
-        return self._block.picture()
+    def render(self) -> np.ndarray | None:
+        """Returns an image of the first environment, or None if it does not render images."""
+        return self._envs.render()
 
-    def _ended(self, out: list[np.ndarray], reward: np.ndarray, ends: list[End]) -> Stepped:
+    def _step_with_ends(self, out: list[np.ndarray], reward: np.ndarray, ends: list[EpisodeEnd]) -> PoolStep:
         final = [array.copy() for array in out]
-        terminated, truncated, valid = self._none.copy(), self._none.copy(), self._all.copy()
+        terminated, truncated, valid = self._all_false.copy(), self._all_false.copy(), self._all_true.copy()
         for end in ends:
             for array, row in zip(final, end.final, strict=True):
                 array[end.row] = row
-            terminated[end.row], truncated[end.row], valid[end.row] = end.terminated, end.truncated, not end.broken
-            (self._tally.drop if end.broken else self._tally.finish)(end.row)
-            if end.broken:
-                log.warning("%s; it was started again", self._failed(end.broken))
-        obs, final_obs = unflatten(self._spaces[0], out), unflatten(self._spaces[0], final)
-        return Stepped(obs, reward.astype(np.float32), terminated, truncated, final_obs, valid)
+            terminated[end.row], truncated[end.row], valid[end.row] = end.terminated, end.truncated, not end.failure
+            if end.failure:
+                self._statistics.drop_episode(end.row)
+                log.warning("%s; it was started again", self._error(end.failure))
+            else:
+                self._statistics.finish_episode(end.row)
+        obs, final_obs = unflatten(self._observation_space, out), unflatten(self._observation_space, final)
+        return PoolStep(obs, reward.astype(np.float32), terminated, truncated, final_obs, valid)
 
-    def _failed(self, broken: Broken) -> Exception:
-        return failed(
+    def _error(self, failure: RowFailure) -> Exception:
+        return env_failed(
             self._name,
-            self._indices[broken.row],
-            seed=broken.seed,
-            reason=broken.reason,
-            steps=broken.steps,
-            episode_steps=broken.episode_steps,
+            self._indices[failure.row],
+            seed=failure.seed,
+            reason=failure.reason,
+            steps=failure.steps,
+            episode_steps=failure.episode_steps,
         )
-
-
-def frozen(array: np.ndarray) -> np.ndarray:
-    """The array itself, for ever as it is: it can be handed out again and again."""
-    array.flags.writeable = False
-    return array

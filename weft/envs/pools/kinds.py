@@ -8,7 +8,7 @@ import functools
 import os
 from typing import Protocol
 
-from weft.envs.pools.options import Options
+from weft.envs.pools.options import PoolOptions
 
 # Overhead of one step of a worker pool, besides its environments' steps. These are two to three times the values
 # measured on an idle machine: where both kinds are about equally fast, one process wins, because it competes for fewer
@@ -27,7 +27,7 @@ class Timed(Protocol):
 
 
 @functools.cache
-def choose_kind(timed: Timed, options: Options, num_envs: int) -> str:
+def choose_kind(timed: Timed, options: PoolOptions, num_envs: int) -> str:
     """Returns the kind of pool to use for `num_envs` environments: the one the options name, or the faster one."""
     if options.vector != "auto":
         return options.vector
@@ -39,7 +39,7 @@ def choose_kind(timed: Timed, options: Options, num_envs: int) -> str:
     return "workers" if saved > EXCHANGE_SECONDS + EXCHANGE_SECONDS_PER_WORKER * workers else "inprocess"
 
 
-def worker_count(options: Options, num_envs: int) -> int:
+def worker_count(options: PoolOptions, num_envs: int) -> int:
     """Returns the number of worker processes: one per core unless the options say otherwise, at most one per row."""
     return min(options.workers or cores(), num_envs)
 

@@ -1,10 +1,10 @@
-"""Between the nested arrays of a space and flat lists of them.
+"""Converts between nested values of a space and flat lists of arrays.
 
->>> space = gym.spaces.Dict(goal=gym.spaces.Discrete(3), place=gym.spaces.Box(-1, 1, (2,), np.float64))
->>> [(field.path, field.shape, field.dtype) for field in fields(space).fields]
-[(('goal',), (), '<i4'), (('place',), (2,), '<f4')]
->>> unflatten(space, flatten(space, {"goal": 1, "place": 2}))
-{'goal': 1, 'place': 2}
+>>> space = gym.spaces.Dict(goal=gym.spaces.Discrete(3), position=gym.spaces.Box(-1, 1, (2,), np.float64))
+>>> [(spec.path, spec.shape, spec.dtype) for spec in array_specs(space)]
+[(('goal',), (), '<i4'), (('position',), (2,), '<f4')]
+>>> unflatten(space, flatten(space, {"goal": 1, "position": 2}))
+{'goal': 1, 'position': 2}
 """
 
 from collections.abc import Sequence
@@ -13,21 +13,21 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from weft.envs.pools.arrays import Field, Fields
+from weft.envs.pools.arrays import ArraySpec
 from weft.envs.spaces import dtype, map_space
 
-# Looked up at every step: quicker than asking a space what it is an instance of.
-_ARRAYS = {gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary}
+# A set lookup by class is faster than isinstance, and happens at every step.
+_ARRAY_SPACES = {gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary}
 
 
-def fields(space: gym.Space, *, masked: bool = False) -> Fields:
-    """The arrays of one observation of a space; `masked`, if it is one that `with_mask` made."""
-    return Fields(tuple(_fields(space, ())), masked=masked)
+def array_specs(space: gym.Space) -> tuple[ArraySpec, ...]:
+    """Returns the path, shape and dtype of every array in a value of the space."""
+    return tuple(_specs(space, ()))
 
 
 def flatten(space: gym.Space, tree: Any) -> list[Any]:
-    """The arrays of a nested value, in the order of the space's parts."""
-    if space.__class__ in _ARRAYS:
+    """Returns the arrays of a nested value, in the order of the space's parts."""
+    if space.__class__ in _ARRAY_SPACES:
         return [tree]
     if isinstance(space, gym.spaces.Dict):
         return [leaf for name, part in space.spaces.items() for leaf in flatten(part, tree[name])]
@@ -37,28 +37,28 @@ def flatten(space: gym.Space, tree: Any) -> list[Any]:
 
 
 def unflatten(space: gym.Space, leaves: Sequence[Any]) -> Any:
-    """The nested value that `flatten` took apart."""
-    if space.__class__ in _ARRAYS:
+    """Returns the nested value of a list of arrays: the inverse of `flatten`."""
+    if space.__class__ in _ARRAY_SPACES:
         return leaves[0]
     remaining = iter(leaves)
     return map_space(lambda _: next(remaining), space)
 
 
-def with_mask(observation: gym.Space, action: gym.Space) -> gym.spaces.Dict | None:
-    """Observations together with which actions are allowed; None where no mask can be told for such actions."""
+def with_action_mask(observation: gym.Space, action: gym.Space) -> gym.spaces.Dict | None:
+    """Returns the space of an observation together with its action mask, or None if such actions cannot be masked."""
     if isinstance(action, gym.spaces.Discrete):
-        allowed = gym.spaces.MultiBinary(int(action.n))
+        mask = gym.spaces.MultiBinary(int(action.n))
     elif isinstance(action, gym.spaces.MultiDiscrete) and action.nvec.ndim == 1:
-        allowed = gym.spaces.MultiBinary(int(action.nvec.sum()))
+        mask = gym.spaces.MultiBinary(int(action.nvec.sum()))
     else:
         return None
-    return gym.spaces.Dict({"action_mask": allowed, "observation": observation})
+    return gym.spaces.Dict({"action_mask": mask, "observation": observation})
 
 
-def _fields(space: gym.Space, path: tuple[Any, ...]) -> list[Field]:
+def _specs(space: gym.Space, path: tuple[Any, ...]) -> list[ArraySpec]:
     if isinstance(space, gym.spaces.Dict):
-        return [field for name, part in space.spaces.items() for field in _fields(part, (*path, name))]
+        return [spec for name, part in space.spaces.items() for spec in _specs(part, (*path, name))]
     if isinstance(space, gym.spaces.Tuple):
-        return [field for number, part in enumerate(space.spaces) for field in _fields(part, (*path, number))]
-    kind = map_space(dtype, space)
-    return [Field(path, tuple(np.shape(np.empty(space.shape or (), bool))), np.dtype(kind).str)]
+        return [spec for index, part in enumerate(space.spaces) for spec in _specs(part, (*path, index))]
+    array_dtype = map_space(dtype, space)
+    return [ArraySpec(path, tuple(np.shape(np.empty(space.shape or (), bool))), np.dtype(array_dtype).str)]

@@ -1,4 +1,4 @@
-"""How the environments of a host game are to be run: everything that changes speed and care, not what is played."""
+"""Options of pools: they change speed and error handling, never the environment."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -7,54 +7,56 @@ from typing import Any
 
 from weft.errors import WeftError
 
-VECTOR = ("auto", "inprocess", "workers", "sync", "async", "native")
-OTHERS = ("sync", "async", "native")
+POOL_KINDS = ("auto", "inprocess", "workers", "sync", "async", "native")
+VECTOR_ENV_KINDS = ("sync", "async", "native")
 ON_ERROR = ("stop", "restart")
 AUTORESET = ("next_step", "same_step", "disabled")
 
 
 @dataclass(frozen=True)
-class Options:
+class PoolOptions:
     """Settings of a pool.
 
-    >>> Options.taken({"workers": 2, "gravity": 9.8})
-    (Options(vector='auto', workers=2, timeout=60.0, on_error='stop', autoreset=None), {'gravity': 9.8})
+    >>> PoolOptions.split({"workers": 2, "gravity": 9.8})
+    (PoolOptions(vector='auto', workers=2, timeout=60.0, on_error='stop', autoreset=None), {'gravity': 9.8})
     """
 
     vector: str = "auto"
-    """Who runs the environments: `inprocess` or `workers`; `sync` or `async` are Gymnasium's own, `native` what an id
-    brings along; `auto` is whichever of the first two is quicker."""
+    """Kind of pool: `inprocess`, `workers`, or one of Gymnasium's vector environments: `sync`, `async` or `native` (the
+    one registered with the environment's id). `auto` selects the faster of `inprocess` and `workers`."""
     workers: int | None = None
-    """How many worker processes; None: one for each core."""
+    """Number of worker processes. None: one per core."""
     timeout: float = 60.0
-    """Seconds after which an environment of a worker counts as hanging."""
+    """Seconds without a response after which an environment counts as hung."""
     on_error: str = "stop"
-    """`restart`: an environment that fails is started again and its episode dropped."""
+    """`restart`: an environment that fails is restarted and its episode dropped."""
     autoreset: str | None = None
-    """Gymnasium's mode for `sync`, `async` and `native`; None: `disabled` where there is a choice."""
+    """Gymnasium's autoreset mode for `sync`, `async` and `native`. None: `disabled`, or the only mode of `native`."""
 
     def __post_init__(self) -> None:
-        for name, check, expected in _CHECKS:
+        for name, is_valid, expected in _CHECKS:
             value = getattr(self, name)
-            if not check(value):
+            if not is_valid(value):
                 raise WeftError(f"{name} is {value!r}: it must be {expected}")
-        others = self.vector in OTHERS
-        if others and self.on_error == "restart":
-            raise WeftError(f"vector={self.vector} cannot start single environments again: use vector=workers")
-        if self.autoreset is not None and not others:
-            raise WeftError(f"autoreset is for vector={one_of(OTHERS)}; vector={self.vector} restarts in the same step")
+        is_vector_env = self.vector in VECTOR_ENV_KINDS
+        if is_vector_env and self.on_error == "restart":
+            raise WeftError(f"vector={self.vector} cannot restart single environments: use vector=workers")
+        if self.autoreset is not None and not is_vector_env:
+            raise WeftError(
+                f"autoreset is for vector={one_of(VECTOR_ENV_KINDS)}; vector={self.vector} restarts in the same step"
+            )
         if self.workers is not None and self.vector not in ("auto", "workers"):
             raise WeftError(f"workers is for vector=workers; vector={self.vector} has none")
 
     @classmethod
-    def taken(cls, given: Mapping[str, Any]) -> tuple["Options", dict[str, Any]]:
-        """The options among `given`, and all the rest."""
-        mine = {name: value for name, value in given.items() if name in OPTIONS}
-        return cls(**mine), {name: value for name, value in given.items() if name not in OPTIONS}
+    def split(cls, options: Mapping[str, Any]) -> tuple["PoolOptions", dict[str, Any]]:
+        """Separates the options of the pool from the arguments of the environment."""
+        pool_options = {name: value for name, value in options.items() if name in OPTIONS}
+        return cls(**pool_options), {name: value for name, value in options.items() if name not in OPTIONS}
 
 
 def one_of(choices: tuple[str, ...]) -> str:
-    """Choices in words.
+    """Returns choices as English text.
 
     >>> one_of(("stop", "restart"))
     'stop or restart'
@@ -67,10 +69,10 @@ def _positive(value: Any) -> bool:
 
 
 _CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("vector", lambda value: value in VECTOR, one_of(VECTOR)),
+    ("vector", lambda value: value in POOL_KINDS, one_of(POOL_KINDS)),
     ("workers", lambda value: value is None or (_positive(value) and value == int(value)), "a whole number from 1"),
     ("timeout", _positive, "a number of seconds above 0"),
     ("on_error", lambda value: value in ON_ERROR, one_of(ON_ERROR)),
     ("autoreset", lambda value: value is None or value in AUTORESET, one_of(AUTORESET)),
 )
-OPTIONS = tuple(field.name for field in dataclasses.fields(Options))
+OPTIONS = tuple(field.name for field in dataclasses.fields(PoolOptions))

@@ -1,8 +1,8 @@
-"""What a host environment is to weft: a pool of environments in plain Python and NumPy.
+"""The interface of pools: several host environments, in plain Python and NumPy, that are stepped together.
 
-A `Game` says what is played and makes pools of it; it is a value (hashable, equal by what it plays), because it is part
-of a traced program. A `Pool` is a number of running environments that are stepped together. `weft.envs.adapters.host`
-turns a game into an `Env`.
+A `PoolFactory` makes pools of one environment. It is a value (hashable, equal if it makes the same environments),
+because it is part of a traced program. A `Pool` holds running environments. `weft.envs.adapters.host` turns a pool
+factory into an `Env`.
 """
 
 from collections.abc import Sequence
@@ -14,55 +14,55 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Stepped:
-    """One step of every environment of a pool: the fields of a `TimeStep`, as NumPy arrays that nobody will change."""
+class PoolStep:
+    """One step of every environment of a pool: the fields of a `TimeStep`, as NumPy arrays that are never modified."""
 
     obs: Any
     reward: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
     final_obs: Any
-    """May be the very same arrays as `obs` where no episode ended."""
+    """May be the same arrays as `obs` if no episode ended."""
     valid: np.ndarray
 
 
 @dataclass(frozen=True)
-class Totals:
-    """By environment, since they were last asked for: sums over finished episodes, how many, and how many were lost."""
+class EpisodeTotals:
+    """Per environment, since the last call: sums over finished episodes, and counts of finished and dropped ones."""
 
     returns: np.ndarray
     lengths: np.ndarray
     finished: np.ndarray
     dropped: np.ndarray
-    """Episodes given up because their environment failed and was started again."""
+    """Episodes discarded because their environment failed and was restarted."""
 
 
 class Pool(Protocol):
-    """Environments that are running.
+    """Running environments, one per row.
 
-    A pool may also have `overdue()`, the error for an environment that does not answer if there is one, asked while it
-    is being stepped; and `picture()`, what its first environment looks like.
+    A pool may define two more methods. `overdue()` returns the error for an environment that does not respond, or None;
+    another thread calls it during a step. `render()` returns an image of the first environment.
     """
 
     def reset(self) -> Any:
-        """The first observations."""
+        """Starts every environment and returns the first observations."""
         ...
 
-    def step(self, action: Any, last: np.ndarray | None) -> Stepped:
-        """Step every environment once; where `last` holds, the episode is truncated by this step if it goes on."""
+    def step(self, action: Any, last: np.ndarray | None) -> PoolStep:
+        """Steps every environment once. Where `last` is true, the step truncates an episode that does not terminate."""
         ...
 
-    def episodes(self) -> Totals:
-        """Take out the statistics of episodes finished since the last call."""
+    def pop_totals(self) -> EpisodeTotals:
+        """Returns the statistics of episodes finished since the last call, and resets them."""
         ...
 
     def close(self) -> None:
-        """End them all; closing twice is harmless."""
+        """Closes every environment. Idempotent."""
         ...
 
 
-class Game(Protocol):
-    """What is played: a value from which pools are made."""
+class PoolFactory(Protocol):
+    """Makes pools of one environment."""
 
     @property
     def name(self) -> str: ...
@@ -70,6 +70,12 @@ class Game(Protocol):
     def observation_space(self) -> gym.Space: ...
     @property
     def action_space(self) -> gym.Space: ...
-    def pool(self, indices: Sequence[int], seeds: Sequence[int]) -> Pool:
-        """Environments of the given numbers (for messages) and seeds."""
+    def make_pool(self, indices: Sequence[int], seeds: Sequence[int]) -> Pool:
+        """Returns a pool with one environment per seed; `indices` number the environments in error messages."""
         ...
+
+
+def frozen(array: np.ndarray) -> np.ndarray:
+    """Makes an array read-only, so that it can be returned from many steps, and returns it."""
+    array.flags.writeable = False
+    return array

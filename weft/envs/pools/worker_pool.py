@@ -1,10 +1,10 @@
-"""A pool of Gymnasium environments in worker processes: the environments of slow games run side by side.
+"""A pool of Gymnasium environments in worker processes: slow environments run in parallel.
 
-Every worker has a contiguous block of the rows. Actions, observations and everything else lie in memory that all
-processes see; one byte through a pipe starts a step and another says that it is done, which costs ten microseconds or
-so for each worker. A worker that dies or hangs costs the episodes of its block, and nothing else.
+Every worker has a contiguous block of rows. Actions, observations and all other arrays lie in shared memory. One byte
+through a pipe starts a step and another byte reports its end, which costs about ten microseconds per worker. A worker
+that crashes or hangs loses only the episodes of its own block.
 
-Environments give the same streams here as in one process: a row depends on its seed and its actions only.
+The trajectories are the same as in one process: a row depends only on its seed and its actions.
 """
 
 import logging
@@ -17,22 +17,22 @@ import cloudpickle
 import gymnasium as gym
 import numpy as np
 
-from weft.envs.pools.episode_statistics import Tally
-from weft.envs.pools.failures import EnvFailed, failed
-from weft.envs.pools.in_process_pool import frozen
-from weft.envs.pools.nested import fields, flatten, unflatten
-from weft.envs.pools.pool import Stepped, Totals
-from weft.envs.pools.sequential import RESTARTS_IN_A_ROW, reseeded
-from weft.envs.pools.shared_arrays import Shared
-from weft.envs.pools.worker_main import BROKEN, DONE, LOST, RESET, RESTARTED, TERMINATED, TRUNCATED, WITH_LAST
-from weft.envs.pools.worker_process import Gone, Process
+from weft.envs.pools.arrays import ArraySpec
+from weft.envs.pools.episode_statistics import PoolEpisodeStatistics
+from weft.envs.pools.failures import EnvFailed, env_failed
+from weft.envs.pools.nested import array_specs, flatten, unflatten
+from weft.envs.pools.pool import EpisodeTotals, PoolStep, frozen
+from weft.envs.pools.sequential import MAX_CONSECUTIVE_RESTARTS, seed_after_restarts
+from weft.envs.pools.shared_arrays import SharedArrays
+from weft.envs.pools.worker_main import DONE, DROPPED, FAILED, RESET, RESTARTED, TERMINATED, TRUNCATED, WITH_LAST
+from weft.envs.pools.worker_process import WorkerLost, WorkerProcess
 from weft.errors import WeftError
 
 log = logging.getLogger(__name__)
 
 
-class Workers:
-    """Environments stepped by several processes at once."""
+class WorkerPool:
+    """Environments stepped by several processes in parallel."""
 
     kind = "workers"
 
@@ -53,65 +53,66 @@ class Workers:
         num_envs = len(seeds)
         count = min(workers, num_envs)
         self._name, self._indices, self._seeds = name, list(indices), list(seeds)
-        self._spaces, self._restart, self._timeout = (observation_space, action_space), restart, timeout
-        observed, acted = fields(observation_space, masked=masked), fields(action_space)
-        self._shared = Shared(_parts(observed, acted, num_envs, count))
+        self._observation_space, self._action_space = observation_space, action_space
+        self._restart, self._timeout = restart, timeout
+        observation_specs = array_specs(observation_space)
+        self._shared = SharedArrays(_shared_specs(observation_specs, array_specs(action_space), num_envs, count))
         bounds = np.linspace(0, num_envs, count + 1).astype(int).tolist()
         self._blocks = [slice(*pair) for pair in zip(bounds[:-1], bounds[1:], strict=True)]
         self._config = {
-            "parts": dict(self._shared.parts),
-            "fields": [(field.path, field.shape, field.dtype) for field in observed.fields],
+            "shared_specs": dict(self._shared.specs),
+            "observation_specs": [(spec.path, spec.shape, spec.dtype) for spec in observation_specs],
             "masked": masked,
             "restart": restart,
             "factory": _pickled(make, name),
             "action_space": cloudpickle.dumps(action_space),
         }
-        self._tally, self._steps, self._parity = Tally(num_envs), 0, 0
-        self._unproven = [0] * count
-        self._none, self._all = frozen(np.zeros(num_envs, bool)), frozen(np.ones(num_envs, bool))
-        self._processes: list[Process] = []
-        self._finalizer = weakref.finalize(self, _end, self._processes, self._shared)
+        self._statistics, self._steps, self._parity = PoolEpisodeStatistics(num_envs), 0, 0
+        self._consecutive_restarts = [0] * count
+        self._all_false, self._all_true = frozen(np.zeros(num_envs, bool)), frozen(np.ones(num_envs, bool))
+        self._processes: list[WorkerProcess] = []
+        self._finalizer = weakref.finalize(self, _stop, self._processes, self._shared)
 
     @property
     def pids(self) -> list[int]:
-        """The worker processes."""
+        """The process ids of the workers."""
         return [process.pid for process in self._processes]
 
     def reset(self) -> Any:
         try:
-            for number in range(len(self._blocks)):
-                self._processes.append(self._spawn(number))
-            for number, process in enumerate(self._processes):
-                self._reset_block(number, process)
+            for worker in range(len(self._blocks)):
+                self._processes.append(self._spawn(worker))
+            for worker in range(len(self._blocks)):
+                self._start_or_respawn(worker)
         except BaseException:
             self.close()
             raise
         return self._observations()
 
-    def step(self, action: Any, last: np.ndarray | None) -> Stepped:
+    def step(self, action: Any, last: np.ndarray | None) -> PoolStep:
         if not self._finalizer.alive:
             raise WeftError(f"the environments of {self._name} are closed: they cannot be stepped any more")
         try:
-            ended = self._exchange(flatten(self._spaces[1], action), last)
+            workers_with_ends = self._step_workers(flatten(self._action_space, action), last)
         except BaseException:
             self.close()
             raise
         obs, reward = self._observations(), self._shared["reward"][0].copy()
-        self._tally.add(reward)
-        if ended:
-            return self._ended(obs, reward, ended)
-        return Stepped(obs, reward.astype(np.float32), self._none, self._none, obs, self._all)
+        self._statistics.add_step(reward)
+        if workers_with_ends:
+            return self._step_with_ends(obs, reward, workers_with_ends)
+        return PoolStep(obs, reward.astype(np.float32), self._all_false, self._all_false, obs, self._all_true)
 
-    def episodes(self) -> Totals:
-        return self._tally.take()
+    def pop_totals(self) -> EpisodeTotals:
+        return self._statistics.pop_totals()
 
     def close(self) -> None:
         self._finalizer()
 
-    def _exchange(self, action: list[np.ndarray], last: np.ndarray | None) -> list[int]:
-        """Have every block stepped: the numbers of those in which an episode ended."""
-        for array, given in zip(self._shared["action"], action, strict=True):
-            array[...] = given
+    def _step_workers(self, action: list[np.ndarray], last: np.ndarray | None) -> list[int]:
+        """Steps every block and returns the workers in whose blocks an episode ended."""
+        for array, leaf in zip(self._shared["action"], action, strict=True):
+            array[...] = leaf
         self._steps += 1
         self._parity ^= 1
         command = self._parity
@@ -119,116 +120,122 @@ class Workers:
             self._shared["last"][0][:] = last
             command |= WITH_LAST
         for process in self._processes:
-            process.ask(bytes((command,)))
-        return [number for number in range(len(self._processes)) if self._stepped(number)]
+            process.send(bytes((command,)))
+        return [worker for worker in range(len(self._processes)) if self._wait_for_step(worker)]
 
-    def _stepped(self, number: int) -> bool:
-        """Wait for one block; whether an episode ended in it."""
-        process = self._processes[number]
+    def _wait_for_step(self, worker: int) -> bool:
+        """Waits until a worker has stepped its block. Returns whether an episode ended in it."""
+        process = self._processes[worker]
         try:
-            reply = process.answer(self._timeout, self._progress(number))
-            told: Any = process.message() if reply in (BROKEN, RESTARTED) else ()
-        except Gone as gone:
-            self._revive(number, str(gone))
+            reply = process.wait_for_reply(self._timeout, self._progress(worker))
+            message: Any = process.read_message() if reply in (FAILED, RESTARTED) else ()
+        except WorkerLost as lost:
+            self._restart_block(worker, str(lost))
             return True
-        self._unproven[number] = 0
-        if reply == BROKEN:
-            raise self._failed(number, told) from _cause(told)
-        for failure in told:
-            log.warning("%s; it was started again", self._failed(number, failure))
+        self._consecutive_restarts[worker] = 0
+        if reply == FAILED:
+            raise self._error(worker, message) from _cause(message)
+        for failure in message:
+            log.warning("%s; it was started again", self._error(worker, failure))
         return reply != DONE
 
-    def _revive(self, number: int, reason: str) -> None:
-        """Start a block anew whose worker is gone; all its episodes are lost."""
-        rows = self._blocks[number]
-        final = [array[rows].copy() for array in self._buffers(self._parity ^ 1)]
-        self._processes[number] = self._respawn(number, reason)
+    def _restart_block(self, worker: int, reason: str) -> None:
+        """Replaces a lost worker. All episodes of its block are dropped."""
+        rows = self._blocks[worker]
+        final = [array[rows].copy() for array in self._obs_buffer(self._parity ^ 1)]
+        self._respawn(worker, reason)
         self._shared["reward"][0][rows] = 0.0
-        self._shared["flags"][0][rows] = TRUNCATED | LOST
-        for array, given in zip(self._shared["final"], final, strict=True):
-            array[rows] = given
+        self._shared["flags"][0][rows] = TRUNCATED | DROPPED
+        for array, last_obs in zip(self._shared["final"], final, strict=True):
+            array[rows] = last_obs
 
-    def _respawn(self, number: int, reason: str) -> Process:
+    def _respawn(self, worker: int, reason: str) -> None:
+        """Starts new processes for a block until one is ready. Raises if the block may not be restarted."""
         while True:
-            error = self._blame(number, reason)
-            if not self._restart or self._unproven[number] >= RESTARTS_IN_A_ROW:
+            error = self._error_of_current_row(worker, reason)
+            if not self._restart or self._consecutive_restarts[worker] >= MAX_CONSECUTIVE_RESTARTS:
                 raise error
-            log.warning("%s; it was started again, and with it all %d of its worker", error, self._size(number))
-            self._unproven[number] += 1
-            self._processes[number].end(grace=0.0)
-            self._shared["restarts"][0][self._blocks[number]] += 1
-            process = self._processes[number] = self._spawn(number)
+            rows = self._blocks[worker]
+            log.warning("%s; its worker and all %d of its environments were restarted", error, rows.stop - rows.start)
+            self._consecutive_restarts[worker] += 1
+            self._processes[worker].stop(grace=0.0)
+            self._shared["restarts"][0][rows] += 1
+            self._processes[worker] = self._spawn(worker)
             try:
-                self._start(number, process)
-                return process
-            except Gone as gone:
-                reason = str(gone)
+                return self._start(worker)
+            except WorkerLost as lost:
+                reason = str(lost)
 
-    def _reset_block(self, number: int, process: Process) -> None:
+    def _start_or_respawn(self, worker: int) -> None:
         try:
-            self._start(number, process)
-        except Gone as gone:
-            self._respawn(number, str(gone))
+            self._start(worker)
+        except WorkerLost as lost:
+            self._respawn(worker, str(lost))
 
-    def _start(self, number: int, process: Process) -> None:
-        process.await_start()
-        process.ask(bytes((RESET | self._parity,)))
-        if process.answer(self._timeout, self._progress(number)) == BROKEN:
-            told = process.message()
-            raise self._failed(number, told) from _cause(told)
+    def _start(self, worker: int) -> None:
+        """Waits for a new process and resets its environments."""
+        process = self._processes[worker]
+        process.wait_until_ready()
+        process.send(bytes((RESET | self._parity,)))
+        if process.wait_for_reply(self._timeout, self._progress(worker)) == FAILED:
+            message = process.read_message()
+            raise self._error(worker, message) from _cause(message)
 
-    def _spawn(self, number: int) -> Process:
-        rows = self._blocks[number]
+    def _spawn(self, worker: int) -> WorkerProcess:
+        rows = self._blocks[worker]
         own = {
-            "number": number,
-            "first": rows.start,
+            "worker": worker,
+            "first_row": rows.start,
             "seeds": self._seeds[rows],
             "restarts": self._shared["restarts"][0][rows].tolist(),
             "steps": self._steps,
         }
-        return Process(self._config | own, self._shared.file)
+        return WorkerProcess(self._config | own, self._shared.file)
 
     def _observations(self) -> Any:
-        return unflatten(self._spaces[0], [array.copy() for array in self._buffers(self._parity)])
+        return unflatten(self._observation_space, [array.copy() for array in self._obs_buffer(self._parity)])
 
-    def _buffers(self, parity: int) -> list[np.ndarray]:
+    def _obs_buffer(self, parity: int) -> list[np.ndarray]:
+        """The observations of even or odd steps. They alternate, so that those of the previous step stay readable."""
         return self._shared["next_obs" if parity else "obs"]
 
-    def _ended(self, obs: Any, reward: np.ndarray, blocks: list[int]) -> Stepped:
+    def _step_with_ends(self, obs: Any, reward: np.ndarray, workers: list[int]) -> PoolStep:
         flags = np.zeros(len(self._seeds), np.uint8)
-        for number in blocks:
-            flags[self._blocks[number]] = self._shared["flags"][0][self._blocks[number]]
-        final = [array.copy() for array in self._buffers(self._parity)]
+        for worker in workers:
+            flags[self._blocks[worker]] = self._shared["flags"][0][self._blocks[worker]]
+        final = [array.copy() for array in self._obs_buffer(self._parity)]
         for row in np.flatnonzero(flags).tolist():
-            for array, given in zip(final, self._shared["final"], strict=True):
-                array[row] = given[row]
-            (self._tally.drop if flags[row] & LOST else self._tally.finish)(row)
-        terminated, truncated, lost = ((flags & bit).astype(bool) for bit in (TERMINATED, TRUNCATED, LOST))
-        final_obs = unflatten(self._spaces[0], final)
-        return Stepped(obs, reward.astype(np.float32), terminated, truncated, final_obs, ~lost)
+            for array, last_obs in zip(final, self._shared["final"], strict=True):
+                array[row] = last_obs[row]
+            if flags[row] & DROPPED:
+                self._statistics.drop_episode(row)
+            else:
+                self._statistics.finish_episode(row)
+        terminated, truncated, dropped = ((flags & bit).astype(bool) for bit in (TERMINATED, TRUNCATED, DROPPED))
+        final_obs = unflatten(self._observation_space, final)
+        return PoolStep(obs, reward.astype(np.float32), terminated, truncated, final_obs, ~dropped)
 
-    def _progress(self, number: int) -> Callable[[], int]:
-        return lambda: int(self._shared["at"][number][0])
+    def _progress(self, worker: int) -> Callable[[], int]:
+        return lambda: int(self._shared["current_row"][worker][0])
 
-    def _size(self, number: int) -> int:
-        return self._blocks[number].stop - self._blocks[number].start
+    def _error(self, worker: int, message: dict[str, Any]) -> EnvFailed:
+        details = {name: message[name] for name in ("seed", "steps", "episode_steps", "reason")}
+        return env_failed(self._name, self._indices[self._blocks[worker].start + message["row"]], **details)
 
-    def _failed(self, number: int, told: dict[str, Any]) -> EnvFailed:
-        known = {name: told[name] for name in ("seed", "steps", "episode_steps", "reason")}
-        return failed(self._name, self._indices[self._blocks[number].start + told["row"]], **known)
-
-    def _blame(self, number: int, reason: str) -> EnvFailed:
-        """The error for the environment at which a worker was when it was lost."""
-        row = self._blocks[number].start + int(self._shared["at"][number][0])
-        seed = reseeded(self._seeds[row], int(self._shared["restarts"][0][row]))
-        steps = {"steps": self._steps, "episode_steps": self._tally.length(row) + 1}
-        return failed(self._name, self._indices[row], seed=seed, reason=reason, **steps)
+    def _error_of_current_row(self, worker: int, reason: str) -> EnvFailed:
+        """Returns the error for the environment that a worker was stepping when it was lost."""
+        row = self._blocks[worker].start + int(self._shared["current_row"][worker][0])
+        seed = seed_after_restarts(self._seeds[row], int(self._shared["restarts"][0][row]))
+        steps = {"steps": self._steps, "episode_steps": self._statistics.episode_length(row) + 1}
+        return env_failed(self._name, self._indices[row], seed=seed, reason=reason, **steps)
 
 
-def _parts(observed: Any, acted: Any, num_envs: int, workers: int) -> dict[str, list[Any]]:
-    obs = [((num_envs, *field.shape), field.dtype) for field in observed.fields]
+def _shared_specs(
+    observation: Sequence[ArraySpec], action: Sequence[ArraySpec], num_envs: int, workers: int
+) -> dict[str, list[Any]]:
+    obs = [((num_envs, *spec.shape), spec.dtype) for spec in observation]
     return {
-        "action": [((num_envs, *field.shape), field.dtype) for field in acted.fields],
+        "action": [((num_envs, *spec.shape), spec.dtype) for spec in action],
         "obs": obs,
         "next_obs": obs,
         "final": obs,
@@ -236,7 +243,7 @@ def _parts(observed: Any, acted: Any, num_envs: int, workers: int) -> dict[str, 
         "flags": [((num_envs,), "|u1")],
         "last": [((num_envs,), "|b1")],
         "restarts": [((num_envs,), "<i8")],
-        "at": [((1,), "<i8")] * workers,
+        "current_row": [((1,), "<i8")] * workers,
     }
 
 
@@ -249,17 +256,17 @@ def _pickled(make: Callable[[], gym.Env], name: str) -> bytes:
         ) from error
 
 
-def _cause(told: dict[str, Any]) -> BaseException | None:
+def _cause(message: dict[str, Any]) -> BaseException | None:
     try:
-        return pickle.loads(told["cause"]) if told["cause"] else None
+        return pickle.loads(message["cause"]) if message["cause"] else None
     except Exception:
         return None
 
 
-def _end(processes: list[Process], shared: Shared) -> None:
+def _stop(processes: list[WorkerProcess], shared: SharedArrays) -> None:
     for process in processes:
-        process.leave()
+        process.ask_to_exit()
     for process in processes:
-        process.end()
+        process.stop()
     processes.clear()
     shared.close()

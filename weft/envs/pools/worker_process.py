@@ -1,7 +1,7 @@
-"""A worker process as its parent sees it: started, asked with a byte, waited for with a limit, and ended for good.
+"""The parent's handle on a worker process: start it, send commands, wait for replies with a timeout, end it.
 
-The process starts like any program, never as a fork of this one, whose threads (XLA has many) a fork would not survive.
-Whatever way this process ends, the pipe to the worker closes and the worker leaves.
+The process is a new program and not a fork: a fork copies locks that XLA's threads may hold, and deadlocks. When this
+process ends, in whatever way, the pipe to the worker closes and the worker exits.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ from typing import Any
 
 from weft.envs.pools.worker_main import GRACE_SECONDS, READY, framed, receive, write
 
-# Imports this directory under its own name, without the packages around it. `-P` keeps the working directory, with the
-# user's modules, out of `sys.path`.
+# Imports this directory as a package of its own, without the packages around it. `-P` keeps the working directory, with
+# the user's modules, out of `sys.path` until the worker gets the parent's path.
 BOOT = """
 import sys, types
 package = sys.modules["weft_worker"] = types.ModuleType("weft_worker")
@@ -28,17 +28,17 @@ from weft_worker.worker_main import main
 main(*map(int, sys.argv[2:]))
 """
 START_SECONDS = 60.0
-# A worker is one of several and has one core: libraries that would start a thread for each core are told so, and an
-# environment that uses JAX is kept off the accelerators.
+# There is about one worker per core, so libraries must not start one thread per core. An environment that uses JAX must
+# not claim an accelerator.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
 
 
-class Gone(Exception):
-    """A worker process that ended or did not answer; the text says how."""
+class WorkerLost(Exception):
+    """A worker process ended or did not respond. The message says how."""
 
 
-class Process:
-    """A running worker."""
+class WorkerProcess:
+    """A running worker process."""
 
     def __init__(self, config: dict[str, Any], memory: int) -> None:
         commands, self._commands = os.pipe()
@@ -46,7 +46,7 @@ class Process:
         inherited = (commands, replies, memory)
         command = [sys.executable, "-P", "-c", BOOT, str(Path(__file__).parent), *map(str, inherited)]
         environment = {**ENVIRONMENT, **os.environ, "JAX_PLATFORMS": "cpu"}
-        # In a session of its own, so that Ctrl-C reaches this process only, which then ends the worker properly.
+        # In a session of its own, so that Ctrl-C reaches only this process, which then ends the worker cleanly.
         self._process = subprocess.Popen(
             command, pass_fds=inherited, env=environment, stdin=subprocess.DEVNULL, start_new_session=True
         )
@@ -54,60 +54,63 @@ class Process:
         os.close(replies)
         self._poller = select.poll()
         self._poller.register(self._replies, select.POLLIN)
-        self.ask(framed(pickle.dumps({"path": sys.path, **config})))
+        self.send(framed(pickle.dumps({"path": sys.path, **config})))
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def await_start(self) -> None:
-        """Wait until the worker has loaded what it needs."""
-        if self.answer(START_SECONDS, lambda: 0) != READY:
-            raise Gone(f"its worker process could not start: {self.message()}")
+    def wait_until_ready(self) -> None:
+        """Waits until the worker has loaded its environments."""
+        if self.wait_for_reply(START_SECONDS, lambda: 0) != READY:
+            raise WorkerLost(f"its worker process could not start: {self.read_message()}")
 
-    def ask(self, command: bytes) -> None:
-        """Send a command; if the worker is gone, it is the wait for the answer that says so."""
+    def send(self, command: bytes) -> None:
+        """Sends a command. If the worker is gone, waiting for the reply raises the error."""
         with contextlib.suppress(BrokenPipeError):
             write(self._commands, command)
 
-    def answer(self, timeout: float, progress: Callable[[], Any]) -> bytes:
-        """The byte that answers a command; `Gone` if the worker ended, or made no progress for `timeout` seconds."""
-        seen, deadline = None, time.monotonic() + timeout
+    def wait_for_reply(self, timeout: float, progress: Callable[[], Any]) -> bytes:
+        """Returns the reply byte to a command.
+
+        Raises `WorkerLost` if the worker ended, or if the value of `progress` did not change for `timeout` seconds.
+        """
+        last_progress, deadline = None, time.monotonic() + timeout
         while not self._poller.poll(250 * min(timeout, 4.0)):
-            if (now := progress()) != seen:
-                seen, deadline = now, time.monotonic() + timeout
+            if (now := progress()) != last_progress:
+                last_progress, deadline = now, time.monotonic() + timeout
             elif time.monotonic() > deadline:
                 self.kill()
-                raise Gone(f"it did not come back within {timeout:g} seconds, and its worker process was killed")
+                raise WorkerLost(f"it did not respond within {timeout:g} seconds, and its worker process was killed")
         reply = os.read(self._replies, 1)
         if not reply:
-            raise Gone(self._cause_of_death())
+            raise WorkerLost(self._cause_of_death())
         return reply
 
-    def message(self) -> Any:
-        """What follows a reply that announced a message."""
+    def read_message(self) -> Any:
+        """Returns the message that follows some replies."""
         message = receive(self._replies)
         if message is None:
-            raise Gone(self._cause_of_death())
+            raise WorkerLost(self._cause_of_death())
         return pickle.loads(message)
 
-    def leave(self) -> None:
-        """Tell the worker to end; it may take its time."""
+    def ask_to_exit(self) -> None:
+        """Closes the pipes, so that the worker exits once it has finished its step. Does not wait for it."""
         for pipe in (self._commands, self._replies):
             with contextlib.suppress(OSError):
                 os.close(pipe)
         self._commands = self._replies = -1
 
-    def end(self, grace: float = GRACE_SECONDS) -> None:
-        """Make sure that the worker has ended; nothing of it remains."""
-        self.leave()
+    def stop(self, grace: float = GRACE_SECONDS) -> None:
+        """Ends the worker and waits for it. Kills it after `grace` seconds."""
+        self.ask_to_exit()
         try:
             self._process.wait(grace)
         except subprocess.TimeoutExpired:
             self.kill()
 
     def kill(self) -> None:
-        """End the worker at once."""
+        """Kills the worker."""
         self._process.kill()
         self._process.wait()
 

@@ -1,6 +1,6 @@
-"""Wrappers: functions from an environment to an environment that differs in one thing.
+"""Wrappers: functions from an environment to an environment with one change.
 
-They nest, and those of the table can be named, the innermost first:
+They nest. `wrap` applies wrappers by name, the innermost first:
 
 >>> from weft.envs import make
 >>> env = wrap(make("gymnax:Pendulum-v1", 8), ["time_limit=100", "frame_stack=2", "normalise_obs"])
@@ -15,18 +15,18 @@ from weft.envs.timestep import Env
 from weft.envs.wrappers.frames import frame_stack
 from weft.envs.wrappers.limits import clip_reward, time_limit
 from weft.envs.wrappers.normalise import normalise_obs, normalise_reward
-from weft.envs.wrappers.wrapped import innermost, restart
+from weft.envs.wrappers.wrapper import reset_with_statistics, unwrap
 from weft.errors import WeftError, unknown
 
 __all__ = [
     "WRAPPERS",
     "clip_reward",
     "frame_stack",
-    "innermost",
     "normalise_obs",
     "normalise_reward",
-    "restart",
+    "reset_with_statistics",
     "time_limit",
+    "unwrap",
     "wrap",
 ]
 
@@ -36,7 +36,7 @@ WRAPPERS: dict[str, Callable[..., Env]] = {
 
 
 def wrap(env: Env, specs: Sequence[str]) -> Env:
-    """The environment in the wrappers that `specs` name, as `name` or `name=value`; the first is the innermost."""
+    """Applies the wrappers that `specs` name, as `name` or `name=value`, the innermost first."""
     for spec in specs:
         name, equals, value = spec.partition("=")
         if name not in WRAPPERS:
@@ -46,18 +46,18 @@ def wrap(env: Env, specs: Sequence[str]) -> Env:
 
 
 def _arguments(name: str, value: str | None) -> list[int | float]:
-    """What to call a wrapper with, beside the environment; each takes one number or none."""
-    settings = list(inspect.signature(WRAPPERS[name]).parameters.values())[1:]
-    if not settings:
+    """Returns the arguments of a wrapper after the environment. Every wrapper takes one number or none."""
+    parameters = list(inspect.signature(WRAPPERS[name]).parameters.values())[1:]
+    if not parameters:
         if value is not None:
             raise WeftError(f"wrapper {name}={value}: {name} takes no value; write {name}")
         return []
-    (setting,) = settings
-    if value is None and setting.default is not setting.empty:
+    (parameter,) = parameters
+    if value is None and parameter.default is not parameter.empty:
         return []
     try:
-        return [setting.annotation(value or "")]
+        return [parameter.annotation(value or "")]
     except ValueError:
-        number = "a whole number" if setting.annotation is int else "a number"
-        given = name if value is None else f"{name}={value}"
-        raise WeftError(f"wrapper {given}: write {name}={setting.name.upper()}, with {number}") from None
+        number = "a whole number" if parameter.annotation is int else "a number"
+        spec = name if value is None else f"{name}={value}"
+        raise WeftError(f"wrapper {spec}: write {name}={parameter.name.upper()}, with {number}") from None

@@ -1,7 +1,7 @@
-"""Several observations seen as one, so that what moves can be seen moving.
+"""Frame stacking: several consecutive observations as one, so that a policy can see motion.
 
-The last `n` observations of an episode are joined, the oldest first. At its start there are not that many: the first is
-then repeated, so that nothing is seen of another episode.
+The last `n` observations of an episode are concatenated, the oldest first. At the start of an episode the first
+observation is repeated, so that a stack never contains observations of another episode.
 
 >>> import jax
 >>> from weft.envs import make
@@ -19,26 +19,26 @@ import jax.numpy as jnp
 import numpy as np
 
 from weft.envs import spaces
-from weft.envs.rows import select
+from weft.envs.rows import select_rows
 from weft.envs.timestep import Env, TimeStep
-from weft.envs.wrappers.wrapped import Layer, map_boxes, over
+from weft.envs.wrappers.wrapper import WrappedEnv, Wrapper, map_boxes
 from weft.errors import WeftError
 
 
 def frame_stack(env: Env, frames: int) -> Env:
-    """The last `frames` observations as one, in every part of a nested observation that is a Box.
+    """Concatenates the last `frames` observations, in every part of a nested observation that is a Box.
 
-    A vector's are joined one after another, an image's along its channels: the smaller of its first and last axis. A
-    number's, and those of an image without channels, get a new last axis.
+    Images are joined along the channel axis, which is the smaller of the first and last axis. Scalars and images
+    without channels are stacked along a new last axis.
     """
     if frames < 1:
         raise WeftError(f"frame_stack: {frames} frames, but at least one is needed")
     boxes = spaces.map_space(lambda part: isinstance(part, gym.spaces.Box), env.observation_space)
-    return over(env, FrameStack(frames, tuple(jax.tree.leaves(boxes))))
+    return WrappedEnv(env, FrameStack(frames, tuple(jax.tree.leaves(boxes))))
 
 
 def frame_axis(shape: tuple[int, ...]) -> int | None:
-    """The axis of one observation along which frames are joined, from either end; None where they get a new last one.
+    """Returns the axis of an observation along which frames are joined: 0, -1, or None for a new last axis.
 
     >>> frame_axis((4,)), frame_axis((84, 84)), frame_axis((84, 84, 3)), frame_axis((3, 84, 84))
     (-1, None, -1, 0)
@@ -49,49 +49,51 @@ def frame_axis(shape: tuple[int, ...]) -> int | None:
 
 
 @dataclass(frozen=True)
-class FrameStack(Layer):
-    """The memory is what was observed last: the joined frames, of those leaves that are joined."""
+class FrameStack(Wrapper):
+    """The state is a list of stacks, one for every leaf of the observation that is a Box."""
 
     frames: int
     boxes: tuple[bool, ...]
-    """For every leaf of an observation, whether its frames are joined."""
+    """For every leaf of an observation, whether it is a Box."""
 
-    def space(self, space: gym.Space) -> gym.Space:
-        return map_boxes(self._widened, space)
+    def observation_space(self, space: gym.Space) -> gym.Space:
+        return map_boxes(self._stacked_box, space)
 
-    def start(self, obs: Any, trained: Any | None) -> tuple[Any, Any]:
+    def init(self, obs: Any, trained: Any | None) -> tuple[Any, Any]:
         del trained
-        first = self._repeated(self._leaves(obs))
-        return first, self._observation(obs, first)
+        stacks = self._repeated(self._frames(obs))
+        return stacks, self._with_stacks(obs, stacks)
 
-    def after(self, memory: Any, timestep: TimeStep) -> tuple[Any, TimeStep]:
-        obs, final_obs = self._leaves(timestep.obs), self._leaves(timestep.final_obs)
+    def transform(self, state: Any, timestep: TimeStep) -> tuple[Any, TimeStep]:
+        obs, final_obs = self._frames(timestep.obs), self._frames(timestep.final_obs)
         ended = timestep.terminated | timestep.truncated
-        frames = select(ended | ~timestep.valid, self._repeated(obs), self._pushed(memory, obs))
-        # What an autoreset inserted is the start of an episode and the end of none.
-        final = select(timestep.valid, self._pushed(memory, final_obs), frames)
-        joined = self._observation(timestep.obs, frames), self._observation(timestep.final_obs, final)
-        return frames, replace(timestep, obs=joined[0], final_obs=joined[1])
+        stacks = select_rows(ended | ~timestep.valid, self._repeated(obs), self._push(state, obs))
+        # A row that an autoreset inserted starts an episode and ends none.
+        final_stacks = select_rows(timestep.valid, self._push(state, final_obs), stacks)
+        stacked_obs = self._with_stacks(timestep.obs, stacks)
+        return stacks, replace(timestep, obs=stacked_obs, final_obs=self._with_stacks(timestep.final_obs, final_stacks))
 
-    def _leaves(self, obs: Any) -> list[jax.Array]:
-        """One frame of every leaf that is joined, with the axis that it is joined along."""
+    def _frames(self, obs: Any) -> list[jax.Array]:
+        """Returns every leaf that is a Box, with the axis along which frames are joined."""
         leaves = zip(jax.tree.leaves(obs), self.boxes, strict=True)
-        return [leaf[..., None] if frame_axis(leaf.shape[1:]) is None else leaf for leaf, box in leaves if box]
+        return [leaf[..., None] if frame_axis(leaf.shape[1:]) is None else leaf for leaf, is_box in leaves if is_box]
 
-    def _observation(self, obs: Any, joined: list[jax.Array]) -> Any:
-        """An observation with its joined leaves put in."""
+    def _with_stacks(self, obs: Any, stacks: list[jax.Array]) -> Any:
+        """Returns an observation with every leaf that is a Box replaced by its stack."""
         leaves, tree = jax.tree.flatten(obs)
-        remaining = iter(joined)
-        return tree.unflatten([next(remaining) if box else leaf for leaf, box in zip(leaves, self.boxes, strict=True)])
+        remaining = iter(stacks)
+        return tree.unflatten(
+            [next(remaining) if is_box else leaf for leaf, is_box in zip(leaves, self.boxes, strict=True)]
+        )
 
     def _repeated(self, frames: list[jax.Array]) -> list[jax.Array]:
         return [jnp.concatenate([frame] * self.frames, axis=_batched_axis(frame)) for frame in frames]
 
-    def _pushed(self, joined: list[jax.Array], frames: list[jax.Array]) -> list[jax.Array]:
-        """The joined frames without the oldest and with one more."""
-        return [_push(old, frame) for old, frame in zip(joined, frames, strict=True)]
+    def _push(self, stacks: list[jax.Array], frames: list[jax.Array]) -> list[jax.Array]:
+        """Drops the oldest frame of every stack and appends a new one."""
+        return [_push(stack, frame) for stack, frame in zip(stacks, frames, strict=True)]
 
-    def _widened(self, box: gym.spaces.Box) -> gym.spaces.Box:
+    def _stacked_box(self, box: gym.spaces.Box) -> gym.spaces.Box:
         low, high = box.low, box.high
         if frame_axis(box.shape) is None:
             low, high = low[..., None], high[..., None]
@@ -100,12 +102,12 @@ class FrameStack(Layer):
         return gym.spaces.Box(low, high, dtype=spaces.dtype(box).type)
 
 
-def _push(joined: jax.Array, frame: jax.Array) -> jax.Array:
+def _push(stack: jax.Array, frame: jax.Array) -> jax.Array:
     axis = _batched_axis(frame)
-    kept = jax.lax.slice_in_dim(joined, frame.shape[axis], joined.shape[axis], axis=axis)
-    return jnp.concatenate([kept, frame], axis=axis)
+    newer = jax.lax.slice_in_dim(stack, frame.shape[axis], stack.shape[axis], axis=axis)
+    return jnp.concatenate([newer, frame], axis=axis)
 
 
 def _batched_axis(frame: jax.Array) -> int:
-    """The axis along which frames [B, ...] are joined."""
+    """Returns the axis along which batches of frames, [B, ...], are joined."""
     return 1 if frame_axis(frame.shape[1:]) == 0 else frame.ndim - 1

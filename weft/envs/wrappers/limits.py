@@ -1,4 +1,4 @@
-"""Limits: of an episode's steps, and of a reward's size.
+"""Wrappers that limit the length of episodes and the size of rewards.
 
 >>> import jax, jax.numpy as jnp
 >>> from weft.envs import make
@@ -17,44 +17,44 @@ import jax
 import jax.numpy as jnp
 
 from weft.envs.timestep import Env, TimeStep
-from weft.envs.wrappers.wrapped import Layer, over
+from weft.envs.wrappers.wrapper import WrappedEnv, Wrapper
 from weft.errors import WeftError
 
 
 def time_limit(env: Env, steps: int) -> Env:
-    """Episodes of at most `steps` steps: they are truncated then, and start anew."""
+    """Truncates episodes after `steps` steps."""
     if steps < 1:
         raise WeftError(f"time_limit: {steps} steps, but an episode needs at least one")
-    return over(env, TimeLimit(steps))
+    return WrappedEnv(env, TimeLimit(steps))
 
 
 def clip_reward(env: Env) -> Env:
-    """Rewards between -1 and 1, so that one game's are like another's (Mnih et al. 2015)."""
-    return over(env, ClipReward())
+    """Clips rewards to [-1, 1], so that different games have rewards of the same scale (Mnih et al. 2015)."""
+    return WrappedEnv(env, ClipReward())
 
 
 @dataclass(frozen=True)
-class TimeLimit(Layer):
-    """The memory is how many steps of its episode every environment has taken."""
+class TimeLimit(Wrapper):
+    """The state is the number of steps in the current episode of every environment."""
 
     steps: int
 
-    def start(self, obs: Any, trained: Any | None) -> tuple[jax.Array, Any]:
+    def init(self, obs: Any, trained: Any | None) -> tuple[jax.Array, Any]:
         del trained
         return jnp.zeros(len(jax.tree.leaves(obs)[0]), jnp.int32), obs
 
-    def last(self, memory: jax.Array, last: jax.Array | None) -> jax.Array:
-        mine = memory >= self.steps - 1
-        return mine if last is None else mine | last
+    def last(self, state: jax.Array, last: jax.Array | None) -> jax.Array:
+        at_limit = state >= self.steps - 1
+        return at_limit if last is None else at_limit | last
 
-    def after(self, memory: jax.Array, timestep: TimeStep) -> tuple[jax.Array, TimeStep]:
+    def transform(self, state: jax.Array, timestep: TimeStep) -> tuple[jax.Array, TimeStep]:
         ended = timestep.terminated | timestep.truncated
-        return jnp.where(ended, 0, memory + timestep.valid.astype(jnp.int32)), timestep
+        return jnp.where(ended, 0, state + timestep.valid.astype(jnp.int32)), timestep
 
 
 @dataclass(frozen=True)
-class ClipReward(Layer):
-    """Remembers nothing."""
+class ClipReward(Wrapper):
+    """Has no state."""
 
-    def after(self, memory: Any, timestep: TimeStep) -> tuple[Any, TimeStep]:
-        return memory, replace(timestep, reward=jnp.clip(timestep.reward, -1.0, 1.0))
+    def transform(self, state: Any, timestep: TimeStep) -> tuple[Any, TimeStep]:
+        return state, replace(timestep, reward=jnp.clip(timestep.reward, -1.0, 1.0))

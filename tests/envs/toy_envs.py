@@ -363,7 +363,7 @@ GOOD = (
 )
 
 
-class Scripted(gym.Env):
+class ScriptedGymEnv(gym.Env):
     """Does what a script says, step by step and over all episodes: goes on, terminates, is cut off, both, or raises."""
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)

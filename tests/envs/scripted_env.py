@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from weft import Mean, TimeStep, fragment
-from weft.envs.episodes import Episodes
+from weft.envs.episodes import EpisodeStatistics
 
 LENGTH = 60
 
@@ -56,7 +56,7 @@ class Scripted:
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
         script = jax.tree.map(jnp.asarray, self.script)
-        time, episodes = jnp.zeros(self.num_envs, jnp.int32), Episodes.start(self.num_envs)
+        time, episodes = jnp.zeros(self.num_envs, jnp.int32), EpisodeStatistics.start(self.num_envs)
         first = jax.tree.map(lambda leaf: leaf[:, 0], script["obs"])
         return {"script": script, "time": time, "episodes": episodes}, first
 
@@ -77,7 +77,7 @@ class Scripted:
 
     @fragment(name="env.episodes")
     def episodes(self, state: Any) -> tuple[Any, dict[str, Mean]]:
-        episodes, metrics = state["episodes"].take()
+        episodes, metrics = state["episodes"].pop_metrics()
         return state | {"episodes": episodes}, metrics | {"rows": Mean.of(jnp.ones(self.num_envs))}
 
 
