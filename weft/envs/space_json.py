@@ -34,8 +34,8 @@ def space_to_json(space: gym.Space) -> dict[str, Any]:
         case gym.spaces.MultiBinary():
             return {"kind": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.n)}
     raise WeftError(
-        f"a {kind} space cannot be written as JSON: it must be Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or "
-        "Tuple of those"
+        f"a {kind} space cannot be written as JSON: it must be Box, Discrete, MultiDiscrete or MultiBinary, or a Dict "
+        "or Tuple of those"
     )
 
 
