@@ -1,4 +1,7 @@
-"""From an algorithm, an environment and a layout to a trained state."""
+"""Trains an algorithm on an environment under a layout, and returns the trained state.
+
+`Plan` traces and projects without compiling. `train_in_memory` compiles the plan, runs it and reports to observers.
+"""
 
 import math
 import time
@@ -32,19 +35,20 @@ from weft.settings import DEFAULT_STEPS
 
 ENGINES = {"local": LocalEngine}
 
-Part = tuple[Projection, int]
+Passes = tuple[Projection, int]
+"""A projection, and the number of times that its programs are executed. A pass has one or several iterations."""
 
-# Seconds between readings of where the time goes.
-READING = 1.0
+# Seconds between two reports on where the time goes.
+SYSTEM_REPORT_SECONDS = 1.0
 
 
 class Diverged(WeftError):
-    """A metric or a leaf of the state is not a number any more."""
+    """A metric or a leaf of the state has become NaN."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a run came to; `state` is the whole state at its end."""
+    """The result of a run: its settings, its speed, its returns and the final state."""
 
     algo: str
     env: str
@@ -60,23 +64,23 @@ class Result:
     return_mean: float | None
     state: Any = field(repr=False)
     episodes_dropped: int = 0
-    """Episodes given up because their environment failed and was started again."""
+    """Episodes that were dropped because their environment failed and was restarted."""
     evaluation: float | None = None
-    """The mean return of the last evaluation, if there were any."""
+    """The mean return of the last evaluation, if there was one."""
     system: System | None = field(default=None, repr=False)
-    """Where the time went, if there were several roles or replicas."""
+    """Where the time of the whole run went, if there were several replicas."""
     out: Path | None = None
     """The run's folder, if it has one."""
 
     @property
     def lag(self) -> Lag | None:
-        """How late the work was that was taken, if the layout has lanes."""
+        """The lag of the consumed iterations, if the layout has lanes."""
         return self.system and self.system.lag
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A run that was found possible: everything is traced and projected, nothing is compiled."""
+    """A run that has been traced and projected without errors, but not compiled."""
 
     algo: Algorithm
     env_of: World
@@ -84,14 +88,14 @@ class Plan:
 
     @classmethod
     def of(cls, algo: Algorithm, env: EnvSpec, layout: Layout | str | None) -> "Plan":
-        """Resolve names; see `World.of` for what `env` may be."""
+        """Resolves the names of the environment (see `World.of`) and the layout."""
         disable_async_cpu_dispatch()
         if isinstance(layout, str) or layout is None:
             layout = catalogue.parse(layout or "fused")
         return cls(algo.settle(asynchronous=bool(layout.lanes)), World.of(env), layout)
 
     def project(self, length: int = 1, phase: Phase = "step") -> Projection:
-        """The projection of `length` iterations, refused if a setting was given that nothing reads."""
+        """Projects a pass of `length` iterations. Raises an error if a setting was given that nothing reads."""
         algo, reads = record_reads(self.algo)
         projection = project(algo, self.env_of, self.layout, length, phase)
         if algo.warm_up_iterations and phase == "step":
@@ -99,21 +103,22 @@ class Plan:
         refuse_unread_settings(self.algo, reads)
         return projection
 
-    def warm_up(self, iterations: int) -> list[Part]:
-        """The warm-up of a run of so many iterations in all."""
+    def warm_up(self, iterations: int) -> list[Passes]:
+        """Returns the passes of the warm-up in a run of `iterations` iterations."""
         iterations = min(self.algo.warm_up_iterations, iterations)
         return self.divide(self.project(1, "warm_up"), iterations, iterations, "warm_up") if iterations else []
 
-    def divide(self, one: Projection, iterations: int, at_once: int, phase: Phase = "step") -> list[Part]:
-        """What to go through and how often, with at most `at_once` iterations in a dispatch; `one` is one of them."""
-        # Iterations that nothing interrupts are one dispatch: few enough to follow the run, many enough to be free.
-        length = 1 if one.multi_segment else min(_length(iterations), max(1, at_once))
-        parts = [(one if length == 1 else self.project(length, phase), iterations // length)]
+    def divide(self, single: Projection, iterations: int, max_length: int, phase: Phase = "step") -> list[Passes]:
+        """Divides iterations into passes of at most `max_length` iterations. `single` is a pass of one iteration."""
+        # A program of a single segment executes a pass in one dispatch. Long passes make the cost of dispatch
+        # negligible; short ones report the run's progress often enough.
+        length = 1 if single.multi_segment else min(_pass_length(iterations), max(1, max_length))
+        passes = [(single if length == 1 else self.project(length, phase), iterations // length)]
         rest = iterations % length
-        return [*parts, (self.project(rest, phase), 1)] if rest else parts
+        return [*passes, (self.project(rest, phase), 1)] if rest else passes
 
     def init(self, seed: int) -> Any:
-        """The state before the first iteration."""
+        """Computes the state before the first iteration."""
         env, key = self.env_of(self.algo.num_envs), jax.random.key(seed)
         return jit_with_host(partial(self.algo.init, env), key)(key)
 
@@ -130,7 +135,7 @@ def train_in_memory(
     state_observers: Sequence[StateObserver] = (),
     stuck_after: float = 600.0,
 ) -> Result:
-    """Train for at least `steps` environment steps, in whole iterations. Writes no files and prints nothing.
+    """Trains for at least `steps` environment steps, in whole iterations. Writes no files and prints nothing.
 
     `weft.train` adds the run's folder, the progress display and evaluations.
     """
@@ -140,20 +145,18 @@ def train_in_memory(
     plan = Plan.of(algo, env, layout)
     returns = Returns()
     state_every = min([steps, *(observer.state_every for observer in state_observers)])
-    parts, iterations, steps_per_iteration = _divide(plan, steps, state_every)
-    engines = [(ENGINES[engine](projection, stuck_after=stuck_after), times) for projection, times in parts]
+    all_passes, iterations, steps_per_iteration = _plan_passes(plan, steps, state_every)
+    engines = [(ENGINES[engine](projection, stuck_after=stuck_after), passes) for projection, passes in all_passes]
     with own_objects():
         state = jax.block_until_ready(plan.init(seed))
         compiled = time.perf_counter()
         reporter = Reporter(iterations, steps_per_iteration, (returns, *observers), state_observers, compiled)
-        for compiled_engine, times in engines:
-            reporter.begun = reporter.done
-            length = compiled_engine.projection.trace.length
-            watch, due = partial(reporter, length), partial(reporter.due, length)
-            state = compiled_engine.run(state, times, watch, due, reporter.meter)
+        for compiled_engine, passes in engines:
+            reporter.start_engine(compiled_engine.projection.trace.length)
+            state = compiled_engine.run(state, passes, reporter.on_pass, reporter.state_is_due, reporter.meter)
         jax.block_until_ready(state)
         ended = time.perf_counter()
-        _refuse_nan(state)
+        _raise_if_state_has_nan(state)
     return Result(
         algo=name_of(algo),
         env=plan.env_of.name,
@@ -169,13 +172,13 @@ def train_in_memory(
         return_mean=returns.return_mean,
         state=state,
         episodes_dropped=returns.dropped,
-        system=reporter.total,
+        system=reporter.overall,
     )
 
 
 @dataclass
 class Reporter:
-    """Sends each observer an update for every pass of the programs, and each state observer the state when due."""
+    """Sends every observer an update after each pass, and each state observer the state when it is due."""
 
     iterations: int
     """Iterations of the whole run."""
@@ -185,48 +188,43 @@ class Reporter:
     started: float
     done: int = 0
     """Iterations done so far."""
-    begun: int = 0
-    """Iterations done before the current engine started."""
+    done_by_earlier_engines: int = 0
+    pass_length: int = 1
+    """Iterations in a pass of the current engine."""
     meter: Meter = field(default_factory=Meter)
-    total: System | None = None
-    """Where the time went over the whole run, set at its end."""
-    next_reading: float = 0.0
+    overall: System | None = None
+    """Where the time of the whole run went, set at its end."""
+    next_system_report: float = 0.0
     state_sent_at: list[int] = field(init=False)
     """The environment steps at which each state observer last received the state."""
 
     def __post_init__(self) -> None:
-        self.next_reading = time.perf_counter() + READING
+        self.next_system_report = time.perf_counter() + SYSTEM_REPORT_SECONDS
         self.state_sent_at = [0] * len(self.state_observers)
 
-    def __call__(self, iterations: int, metrics: dict[str, Mean], state: Any) -> None:
-        rows = {name: (np.asarray(mean.total), np.asarray(mean.count)) for name, mean in metrics.items()}
-        self.done += iterations
-        self.refuse_nan(rows)
+    def start_engine(self, pass_length: int) -> None:
+        self.done_by_earlier_engines, self.pass_length = self.done, pass_length
+
+    def on_pass(self, metrics: dict[str, Mean], state: Any) -> None:
+        """Called by the engine after each pass, with the state if it is due."""
+        sums = {name: (np.asarray(mean.total), np.asarray(mean.count)) for name, mean in metrics.items()}
+        self.done += self.pass_length
+        self.raise_if_nan(sums)
         if state is not None:
             self.send_state(state)
-        system, steps = self.read(), self.done * self.steps_per_iteration
-        seconds = time.perf_counter() - self.started
-        total = self.total if system else None
-        update = Update(self.done, self.iterations, steps, seconds, rows, system=system, total=total)
+        system = self.system_report()
+        steps, seconds = self.done * self.steps_per_iteration, time.perf_counter() - self.started
+        overall = self.overall if system else None
+        update = Update(self.done, self.iterations, steps, seconds, sums, system=system, total=overall)
         for observer in self.observers:
             observer(update)
 
-    def read(self) -> System | None:
-        """Returns where the time went since the last reading, or None if that was too recent."""
-        last, now = self.done == self.iterations, time.perf_counter()
-        if self.meter.trivial or (now < self.next_reading and not last):
-            return None
-        self.next_reading = now + READING
-        system, total = self.meter.read()
-        self.total = total if last else None
-        return system
-
-    def due(self, length: int, number: int) -> bool:
-        """Whether any state observer is due the state after pass `number`, of `length` iterations each."""
-        after = self.begun + number * length
-        steps_before, steps = ((iterations * self.steps_per_iteration) for iterations in (after - length, after))
-        last = after == self.iterations
-        return any(last or _crosses(steps_before, steps, each.state_every) for each in self.state_observers)
+    def state_is_due(self, number: int) -> bool:
+        """Whether any state observer is due the state after pass `number` of the current engine."""
+        after = self.done_by_earlier_engines + number * self.pass_length
+        before, last = after - self.pass_length, after == self.iterations
+        steps_before, steps_after = before * self.steps_per_iteration, after * self.steps_per_iteration
+        return any(last or _crosses(steps_before, steps_after, each.state_every) for each in self.state_observers)
 
     def send_state(self, state: Any) -> None:
         steps, last = self.done * self.steps_per_iteration, self.done == self.iterations
@@ -235,54 +233,67 @@ class Reporter:
                 self.state_sent_at[index] = steps
                 observer.receive_state(steps, state)
 
-    def refuse_nan(self, rows: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
-        for name, (total, _) in rows.items():
+    def system_report(self) -> System | None:
+        """Returns where the time went since the last report, or None if that report was too recent."""
+        last, now = self.done == self.iterations, time.perf_counter()
+        if self.meter.trivial or (now < self.next_system_report and not last):
+            return None
+        self.next_system_report = now + SYSTEM_REPORT_SECONDS
+        recent, overall = self.meter.read()
+        self.overall = overall if last else None
+        return recent
+
+    def raise_if_nan(self, sums: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
+        for name, (total, _) in sums.items():
             if np.isnan(total).any():
                 iteration = self.done - len(total) + int(np.isnan(total).argmax()) + 1
                 raise Diverged(
-                    f"{name} is not a number in iteration {iteration} (step {iteration * self.steps_per_iteration:,}): "
-                    "training has diverged; a smaller step size or gradient norm may help"
+                    f"{name} is NaN in iteration {iteration} (step {iteration * self.steps_per_iteration:,}): training "
+                    "has diverged. A smaller learning rate or gradient norm may help"
                 )
 
 
 def _crosses(before: int, after: int, every: int) -> bool:
-    """Whether a multiple of `every` lies after `before` and not after `after`."""
+    """Whether a multiple of `every` is in the interval (before, after]."""
     return after // every > before // every
 
 
-def _refuse_nan(state: Any) -> None:
+def _raise_if_state_has_nan(state: Any) -> None:
     for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
         if jnp.issubdtype(leaf.dtype, jnp.inexact) and jnp.isnan(leaf).any():
-            raise Diverged(f"state{jax.tree_util.keystr(path)} is not a number at the end: training has diverged")
+            raise Diverged(
+                f"state{jax.tree_util.keystr(path)} is NaN at the end of the run: training has diverged. A "
+                "smaller learning rate or gradient norm may help"
+            )
 
 
-def _divide(plan: Plan, steps: int, state_every: int) -> tuple[list[Part], int, int]:
-    """The projections to run and how often each; iterations in all; environment steps in each."""
-    one = plan.project()
-    per = plan.algo.steps_per_iteration or one.trace.steps_per_iteration
-    if per == 0:
+def _plan_passes(plan: Plan, steps: int, state_every: int) -> tuple[list[Passes], int, int]:
+    """Returns all passes of a run, its number of iterations, and the environment steps per iteration."""
+    single, name = plan.project(), type(plan.algo).__name__
+    steps_per_iteration = plan.algo.steps_per_iteration or single.trace.steps_per_iteration
+    if steps_per_iteration == 0:
         raise WeftError(
-            f"{type(plan.algo).__name__} never calls env.step in its step, so no number of steps would end it: if it "
-            "learns from something else, say what counts as steps by its property steps_per_iteration"
+            f"{name} never calls env.step in its method step, so the run would never reach its number of environment "
+            "steps. If the algorithm learns from another source, define its property steps_per_iteration"
         )
     if steps < 1:
         raise WeftError(f"steps={steps}: give at least 1")
-    iterations = math.ceil(steps / per)
+    iterations = math.ceil(steps / steps_per_iteration)
     warm_up = plan.warm_up(iterations)
     for projection, _ in warm_up:
-        if projection.trace.steps_per_iteration != per:
+        if projection.trace.steps_per_iteration != steps_per_iteration:
             raise WeftError(
-                f"an iteration of {type(plan.algo).__name__}.warm_up takes "
-                f"{projection.trace.steps_per_iteration} environment steps and one of step {per}: they must be alike"
+                f"one iteration of {name}.warm_up makes {projection.trace.steps_per_iteration} environment steps, but "
+                f"one of {name}.step makes {steps_per_iteration}: make the numbers equal"
             )
     rest = iterations - min(iterations, plan.algo.warm_up_iterations)
-    parts = plan.divide(one, rest, state_every // per) if rest else []
-    return warm_up + parts, iterations, per
+    passes = plan.divide(single, rest, state_every // steps_per_iteration) if rest else []
+    return warm_up + passes, iterations, steps_per_iteration
 
 
-def _length(iterations: int) -> int:
-    """Iterations in one dispatch: about a sixty-fourth of the run, at most 32, a divisor of the run if it can be."""
-    about = max(1, min(iterations // 64, 32))
-    # Another length for the rest would have to be compiled too, so a divisor is worth some distance.
-    near = [length for length in range(about // 4 + 1, 4 * about + 1) if iterations % length == 0]
-    return min(near, key=lambda length: abs(math.log(length / about)), default=about)
+def _pass_length(iterations: int) -> int:
+    """Returns the iterations of a pass: about 1/64 of the run, at most 32, and if possible a divisor of the run."""
+    target = max(1, min(iterations // 64, 32))
+    # A shorter last pass must be compiled separately, so a divisor may differ from the target by a factor of up to 4.
+    divisors = [length for length in range(target // 4 + 1, 4 * target + 1) if iterations % length == 0]
+    return min(divisors, key=lambda length: abs(math.log(length / target)), default=target)
