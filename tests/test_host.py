@@ -11,7 +11,7 @@ from jax import lax
 
 from tests.toys import apart, copies, on, projected, run, toy
 from weft import Layout, Role, WeftError
-from weft.host import Objects, host_call, new_token, objects, own_objects
+from weft.host import HostObjects, host_call, new_token, objects, own_objects
 from weft.project.program import HostCall, walk
 from weft.runtime.jit_with_host import jit_with_host
 
@@ -189,7 +189,7 @@ class Thing:
 def test_objects_belong_to_their_run_and_end_with_it() -> None:
     outside = objects()
     with own_objects() as kept:
-        thing = objects().keep("thing", Thing())
+        thing = objects().add("thing", Thing())
         assert kept.get("thing") is thing and outside.get("thing") is None
     assert thing.closed == 1 and objects() is outside
 
@@ -199,9 +199,9 @@ def test_objects_are_closed_though_one_of_them_cannot_be() -> None:
         def close(self) -> None:
             raise OSError("busy")
 
-    kept = Objects()
-    kept.keep(0, Stubborn())
-    thing = kept.keep(1, Thing())
+    kept = HostObjects()
+    kept.add(0, Stubborn())
+    thing = kept.add(1, Thing())
     with pytest.raises(OSError, match="busy"):
         kept.close()
     assert thing.closed == 1

@@ -1,15 +1,15 @@
-"""Errors that a user can act on: what was given, what was expected, what to do."""
+"""Errors that a user can act on: each says what was given, what was expected and what to do."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class WeftError(Exception):
-    """Something a user gave cannot work; the message says what, why and how to mend it."""
+    """An error in the user's input. The message says what is wrong, why, and how to fix it."""
 
 
 def unknown(kind: str, given: str, known: Iterable[str]) -> WeftError:
-    """The error for a name that does not exist, with the nearest names that do.
+    """The error for a name that does not exist. It suggests the nearest names that do.
 
     >>> print(unknown("layout", "acotrs", ["fused", "actors", "seed"]))
     unknown layout 'acotrs': did you mean 'actors'? (known: actors, fused, seed)
@@ -20,12 +20,12 @@ def unknown(kind: str, given: str, known: Iterable[str]) -> WeftError:
 
 
 def nearest(given: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """A question for those names that are most like the one that was given, if any are."""
+    """A question that suggests the names most similar to the one given; empty if no name is similar."""
     near = difflib.get_close_matches(given, sorted(known), n=3, cutoff=cutoff)
     return "did you mean " + " or ".join(repr(name) for name in near) + "?" if near else ""
 
 
 def listed(known: Iterable[str]) -> str:
-    """Names in order, the first twelve of them."""
+    """The first twelve names, sorted."""
     names = sorted(known)
     return ", ".join(names) if len(names) <= 12 else ", ".join(names[:12]) + ", ..."

@@ -1,8 +1,8 @@
-"""What an author marks: fragments, merges over replicas, and a replica's own number.
+"""The marks in an algorithm: fragments, merges over replicas, and the index of a replica.
 
-A fragment is a function that a layout may place. Marking it changes nothing about what it computes: it can be called,
-jitted, differentiated and tested alone. In a traced program it stays visible as a call with a name, and that is all
-that the rest of weft needs to know about an algorithm.
+A fragment is a function that a layout may place. The mark does not change what the function computes: it can be called,
+jitted, differentiated and tested alone. In a traced program a fragment is a call with a name, and these names are all
+that the rest of weft knows about an algorithm.
 
 >>> import jax, jax.numpy as jnp
 >>> @fragment
@@ -39,10 +39,9 @@ def fragment(fn: Callable[P, R]) -> Callable[P, R]: ...
 @overload
 def fragment(*, name: str) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def fragment(fn: Any = None, *, name: str | None = None) -> Any:
-    """Mark a function or method as a unit that a layout can place, under its own name or `name`.
+    """Mark a function or method as a fragment, with its own name or `name`.
 
-    Arguments that are not arrays (the algorithm itself, an environment, a flag) are part of the program, not of its
-    data: they must be hashable.
+    Arguments that are not arrays (the algorithm itself, an environment, a flag) are static: they must be hashable.
     """
 
     def mark(function: Any) -> Any:
@@ -52,17 +51,17 @@ def fragment(fn: Any = None, *, name: str | None = None) -> Any:
 
 
 def all_mean(tree: T) -> T:
-    """The mean of each leaf over the replicas of the role that runs this; the tree itself where there is one."""
+    """The mean of each leaf over the replicas of the role that runs this. With one replica, the tree itself."""
     return _all_mean(_mergeable(tree, "all_mean", jnp.inexact))
 
 
 def all_sum(tree: T) -> T:
-    """The sum of each leaf over the replicas of the role that runs this; the tree itself where there is one."""
+    """The sum of each leaf over the replicas of the role that runs this. With one replica, the tree itself."""
     return _all_sum(_mergeable(tree, "all_sum", jnp.number))
 
 
 def replica() -> tuple[jax.Array, jax.Array]:
-    """This replica's index and the number of replicas of its role: 0 of 1 when alone."""
+    """The index of this replica and the number of replicas of its role; (0, 1) for a single replica."""
     return _index(), _count()
 
 
@@ -70,16 +69,16 @@ _ARRAY = object()
 
 
 def marked(label: str, fn: Callable[..., Any]) -> Callable[..., Any]:
-    """`fn` as one named call in any trace, with its arrays as operands and everything else as part of the program."""
+    """`fn` as one call named `label` in any trace. Its arrays are the operands; all other arguments are static."""
 
-    def run(treedef: Any, static: tuple[Any, ...], *arrays: Any) -> Any:
+    def named(treedef: Any, static: tuple[Any, ...], *arrays: Any) -> Any:
         remaining = iter(arrays)
         leaves = [next(remaining) if leaf is _ARRAY else leaf for leaf in static]
         args, kwargs = jax.tree.unflatten(treedef, leaves)
         return fn(*args, **kwargs)
 
-    run.__name__ = run.__qualname__ = label
-    jitted = jax.jit(run, static_argnums=(0, 1))
+    named.__name__ = named.__qualname__ = label
+    jitted = jax.jit(named, static_argnums=(0, 1))
 
     def call(*args: Any, **kwargs: Any) -> Any:
         leaves, treedef = jax.tree.flatten((args, kwargs))
@@ -93,13 +92,13 @@ def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array | np.ndarray | np.generic)
 
 
-def _mergeable(tree: T, what: str, kind: Any) -> T:
-    """The tree with arrays for leaves, of types that the merge keeps."""
+def _mergeable(tree: T, merge: str, kind: Any) -> T:
+    """The tree with arrays as leaves. Rejects dtypes that the merge would change."""
     arrays = jax.tree.map(jnp.asarray, tree)
     for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
         if not jnp.issubdtype(leaf.dtype, kind):
             where = jax.tree_util.keystr(path) or "its argument"
-            raise WeftError(f"{what} of {where}, which is {leaf.dtype}: cast it to a {kind.__name__} type")
+            raise WeftError(f"{merge} of {where}, which is {leaf.dtype}: cast it to a dtype of kind {kind.__name__}")
     return arrays
 
 

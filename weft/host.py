@@ -1,11 +1,12 @@
-"""Host code in a training loop: any Python, called with arrays and giving arrays of declared shapes.
+"""Host code in a training loop: a Python function that is called with arrays and returns arrays of declared shapes.
 
-`host_call` is to weft what `jax.pure_callback` is to JAX, with two differences. It takes and returns a *token*, an
-array of the state that makes the calls of one host object follow each other; and weft runs it itself, between compiled
-runs of device code, wherever a layout places the fragment around it. Outside weft, under `jax.jit`, it is a callback.
+`host_call` resembles `jax.pure_callback`, with two differences. It takes and returns an *order token*, an array of the
+state that counts calls: each call takes the token that the previous call returned, so the calls of one host object have
+an order. And weft calls the function itself, between compiled segments, in the role that the layout gives its fragment
+to. Outside weft, under `jax.jit`, a host call is a callback.
 
-Host code that keeps something between calls (an environment, a table) keeps it in `objects()`, which belongs to the run
-and ends with it.
+Host code that needs an object for several calls (an environment, a table) stores it in `objects()`, the registry of the
+training run. The registry closes its objects when the run ends.
 
 >>> import jax.numpy as jnp
 >>> def double(token, x):
@@ -35,113 +36,115 @@ ONE = np.uint32(1)
 
 
 def new_token(num_envs: int) -> jax.Array:
-    """A token before its first call: the number of calls so far, for each environment that a replica may get."""
+    """An order token before the first call. It counts calls, once for each environment, so replicas can divide it."""
     return jnp.zeros(num_envs, jnp.uint32)
 
 
 def host_call(function: Callable[..., Any], result: Any, token: jax.Array, *args: Any, name: str) -> tuple[Any, Any]:
-    """Call `function(token, *args)` on the host, after the call that gave `token`: the next token, and the result.
+    """Call `function(token, *args)` on the host, after the call that returned `token`. Returns (next token, result).
 
-    `function` gets NumPy arrays and returns arrays like `result`, a pytree of shapes and types. It is a fragment called
-    `name`. It may be called from another thread than the last time, but never from two at once.
+    `function` receives NumPy arrays and returns arrays like `result`, a pytree of shapes and dtypes. The call is a
+    fragment named `name`. Calls may come from different threads, but never from two threads at the same time.
     """
-
     leaves, treedef = jax.tree.flatten((token, *args))
     declared, structure = jax.tree.flatten(result)
     expected = [(tuple(aval.shape), np.dtype(aval.dtype)) for aval in declared]
 
-    def called(*leaves: Any) -> list[Any]:
+    def callback(*leaves: Any) -> list[Any]:
         token, *args = treedef.unflatten([np.asarray(leaf) for leaf in leaves])
         arrays = _flat(function(token, *args), structure, expected, name)
         return [token + ONE, *arrays]
 
     def body(*leaves: Any) -> Any:
-        return io_callback(called, [jax.ShapeDtypeStruct(token.shape, token.dtype), *declared], *leaves)
+        return io_callback(callback, [jax.ShapeDtypeStruct(token.shape, token.dtype), *declared], *leaves)
 
     call = marked(FRAGMENT + name, marked(HOST + name, body))
     token, *results = call(*[jnp.asarray(leaf) for leaf in leaves])
     return token, structure.unflatten(results)
 
 
-class Objects:
-    """What host code keeps between its calls in one run."""
+class HostObjects:
+    """The registry of the objects that host code uses in more than one call of a training run."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self._kept: dict[Any, Any] = {}
+        """Hold it from looking an object up until adding it."""
+        self._objects: dict[Any, Any] = {}
         self._count = 0
 
-    def number(self, count: int) -> int:
-        """The first of `count` numbers that nobody else in the run has."""
+    def reserve_numbers(self, count: int) -> int:
+        """Reserve `count` consecutive numbers, unique in the run. Returns the first."""
         with self.lock:
             self._count += count
             return self._count - count
 
     def get(self, key: Any) -> Any:
-        """What is kept under `key`, or None."""
-        return self._kept.get(key)
+        """The object with this key, or None."""
+        return self._objects.get(key)
 
-    def keep(self, key: Any, kept: T) -> T:
-        """Keep an object with a `close` method until it is dropped or the run ends."""
-        self._kept[key] = kept
-        return kept
+    def add(self, key: Any, value: T) -> T:
+        """Add an object. Its `close` method is called when the run ends, or earlier by `close_where`."""
+        self._objects[key] = value
+        return value
 
-    def drop(self, unwanted: Callable[[Any], bool]) -> None:
-        """Close and forget what nobody will ask for again."""
-        for key, kept in list(self._kept.items()):
-            if unwanted(kept):
-                self._kept.pop(key).close()
+    def close_where(self, unused: Callable[[Any], bool]) -> None:
+        """Close and remove the objects for which `unused` returns true."""
+        for key, value in list(self._objects.items()):
+            if unused(value):
+                self._objects.pop(key).close()
 
-    def refuse_overdue(self) -> None:
-        """Fail if host code has not come back for too long, by its own account; asked while others wait for it."""
-        for kept in list(self._kept.values()):
-            if error := getattr(kept, "overdue", lambda: None)():
+    def raise_overdue(self) -> None:
+        """Raise the error of an object whose `overdue` method returns one: its current call takes too long."""
+        for value in list(self._objects.values()):
+            if error := getattr(value, "overdue", lambda: None)():
                 raise error
 
     def close(self) -> None:
-        """Close everything; the first error is raised when all are closed."""
+        """Close all objects, then raise the first error."""
         errors = []
-        for key in list(self._kept):
+        for key in list(self._objects):
             try:
-                self._kept.pop(key).close()
+                self._objects.pop(key).close()
             except Exception as error:
                 errors.append(error)
         if errors:
             raise errors[0]
 
 
-def objects() -> Objects:
-    """The objects of the run that this code belongs to; outside any run, those of the process."""
+def objects() -> HostObjects:
+    """The registry of the training run that this code belongs to; outside any run, the registry of the process."""
     return _current.get()
 
 
 @contextmanager
-def own_objects() -> Iterator[Objects]:
-    """A run's own objects, closed at its end."""
-    kept = Objects()
-    reset = _current.set(kept)
+def own_objects() -> Iterator[HostObjects]:
+    """Give the enclosed code a registry of its own, and close its objects at the end."""
+    registry = HostObjects()
+    reset = _current.set(registry)
     try:
-        yield kept
+        yield registry
     finally:
         _current.reset(reset)
-        kept.close()
+        registry.close()
 
 
-_of_process = Objects()
-_current: ContextVar[Objects] = ContextVar("objects", default=_of_process)  # noqa: B039, shared by design
+_of_process = HostObjects()
+_current: ContextVar[HostObjects] = ContextVar("objects", default=_of_process)  # noqa: B039, shared by design
 
 
 def _flat(result: Any, structure: Any, expected: list[tuple[tuple[int, ...], np.dtype]], name: str) -> list[Any]:
-    """The result as a list of arrays, refused where it is not what was declared."""
+    """The result as a list of arrays. Rejects arrays that differ from their declaration."""
     try:
         arrays = [np.asarray(leaf) for leaf in structure.flatten_up_to(result)]
     except ValueError:
         raise WeftError(
-            f"host code {name!r} returned {jax.tree.structure(result)}, but it declares {structure}"
+            f"host code {name!r} returned {jax.tree.structure(result)}, but it declares {structure}: return the "
+            "declared structure, or declare another result in host_call"
         ) from None
     for array, (shape, dtype) in zip(arrays, expected, strict=True):
         if array.shape != shape or array.dtype != dtype:
             raise WeftError(
-                f"host code {name!r} returned {array.dtype}{list(array.shape)} where it declares {dtype}{list(shape)}"
+                f"host code {name!r} returned {array.dtype}{list(array.shape)} where it declares {dtype}{list(shape)}: "
+                "return an array of the declared dtype and shape, or declare another result in host_call"
             )
     return arrays

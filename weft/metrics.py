@@ -15,14 +15,14 @@ import jax.numpy as jnp
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Mean:
-    """A running mean: the sum of what was seen and how much of it there was."""
+    """A mean as the sum of its values and their number."""
 
     total: jax.Array
     count: jax.Array
 
     @classmethod
     def of(cls, values: jax.Array, where: jax.Array | None = None) -> "Mean":
-        """The mean over all elements of `values`, or those where `where` holds."""
+        """The mean over all elements of `values`, or over those where `where` is true."""
         values = jnp.asarray(values, jnp.float32)
         mask = jnp.ones_like(values) if where is None else where.astype(jnp.float32)
         return cls(jnp.sum(values * mask), jnp.sum(mask))

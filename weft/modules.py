@@ -1,4 +1,4 @@
-"""What a user names as `module:attribute`.
+"""Importing an object that a user names as `module:attribute`.
 
 >>> import_attribute("weft.errors:WeftError", "an error").__name__
 'WeftError'
@@ -14,7 +14,7 @@ from weft.errors import WeftError, unknown
 
 
 def import_attribute(name: str, what: str) -> Any:
-    """What `module:attribute` stands for; `what` it should be is for the error."""
+    """The object named `module:attribute`. Error messages call it `what`, as in "your own environment"."""
     module_name, colon, attribute = name.partition(":")
     if not colon or not attribute:
         raise WeftError(f"{name!r} names no attribute of a module: give {what} as module:attribute")
@@ -25,7 +25,7 @@ def import_attribute(name: str, what: str) -> Any:
 
 
 def import_module(module_name: str, what: str) -> ModuleType:
-    """A module by name, also one in the current folder, as `python -m` finds it; `what` is to be found in it."""
+    """A module by name, from the current folder or the installed packages. It is imported to find `what` in it."""
     if not all(part.isidentifier() for part in module_name.split(".")):
         raise WeftError(f"{module_name!r} is not a module's name: give {what} as module:attribute")
     if os.getcwd() not in sys.path:
@@ -35,4 +35,6 @@ def import_module(module_name: str, what: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not module_name.startswith(error.name):
             raise
-        raise WeftError(f"no module named {module_name!r} here or among the installed ones") from None
+        raise WeftError(
+            f"no module named {module_name!r} in the current folder or among the installed packages: check the spelling"
+        ) from None

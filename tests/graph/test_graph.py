@@ -36,23 +36,23 @@ def test_bytes_count_elements_and_widths() -> None:
 
 
 def test_a_value_made_twice_is_noticed(graph: Graph) -> None:
-    with pytest.raises(AssertionError, match="made twice"):
+    with pytest.raises(AssertionError, match="produced twice"):
         check(replace(graph, nodes=(*graph.nodes, graph.nodes[-1])))
 
 
 def test_a_value_used_before_it_is_made_is_noticed(graph: Graph) -> None:
-    with pytest.raises(AssertionError, match="before it is made"):
+    with pytest.raises(AssertionError, match="before it is produced"):
         check(replace(graph, nodes=()))
     body = graph.nodes[0].body
     assert body is not None
-    with pytest.raises(AssertionError, match="before it is made"):
+    with pytest.raises(AssertionError, match="before it is produced"):
         check(replace(graph, nodes=(replace(graph.nodes[0], body=replace(body, nodes=body.nodes[::-1])),)))
 
 
 def test_a_carry_that_changes_its_type_is_noticed(graph: Graph) -> None:
     body = graph.nodes[0].body
     assert body is not None
-    for array, message in ((jnp.zeros(5), "shape"), (jnp.zeros(4, jnp.int32), "type")):
+    for array, message in ((jnp.zeros(5), "shape"), (jnp.zeros(4, jnp.int32), "dtype")):
         other = Value(array, "x", array)
         with pytest.raises(AssertionError, match=f"changes its {message}"):
             check(replace(graph, nodes=(replace(graph.nodes[0], body=replace(body, outputs=(other,))),)))

@@ -38,7 +38,7 @@ def test_environment_steps_are_counted_per_iteration(length: int) -> None:
     [
         (lambda s: {"x": s["x"].astype(jnp.int32)}, r"state\['x'\] is float32\[4\] before step and int32\[4\] after"),
         (lambda s: {"x": s["x"][:2]}, r"state\['x'\] is float32\[4\] before step and float32\[2\] after"),
-        (lambda s: {"x": s["x"], "y": s["x"]}, "structure init made"),
+        (lambda s: {"x": s["x"], "y": s["x"]}, "a state with the structure of init's"),
         (lambda s: s["x"], r"must return \(state, metrics\)"),
         (lambda s: (s, {"loss": jnp.zeros(())}), "dictionary of weft.Mean"),
     ],

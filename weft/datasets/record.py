@@ -169,7 +169,7 @@ def _record(layer: Record, token: np.ndarray, row: np.ndarray, count: np.ndarray
         )
     key, kept = (layer, row.tobytes()), objects()
     with kept.lock:
-        rows = kept.get(key) or kept.keep(key, _rows(layer, row))
+        rows = kept.get(key) or kept.add(key, _rows(layer, row))
     rows(steps, anew=token[0] == 0)
     return ()
 

@@ -93,7 +93,7 @@ def _drawn(path: str, length: int, token: np.ndarray, seed: np.ndarray, like: np
     del token
     known = objects()
     with known.lock:
-        opened = known.get((_Opened, path)) or known.keep((_Opened, path), _Opened(path))
+        opened = known.get((_Opened, path)) or known.add((_Opened, path), _Opened(path))
     count = len(opened.dataset) - length + 1
     first = np.random.default_rng(seed.reshape(-1)).integers(count, size=like.shape, dtype=np.int32)
     places = first + np.arange(length).reshape(-1, *(1 for _ in like.shape))

@@ -1,8 +1,11 @@
-"""The program as data: values, and the nodes that make them in program order.
+"""The graph of a traced loop: values, and the nodes that produce them, in program order.
 
-There is one kind of node. It is a call of a fragment or of host code, a loop, a merge over replicas or glue; it has a
-role if a layout places it, and a body if it is a loop that several parties run together. Everything else about it is in
-its `eqn`, the JAX equation that it came from.
+There is one node type. A node is a call of a fragment or of host code, a loop, a merge over replicas, or glue. It has a
+role if the layout places it, and a body if it is a shared loop, which several roles execute together. Everything else
+about a node is in its `eqn`, the JAX equation that it was built from.
+
+Invariant, tested by `check`: every value is produced once and before its first use, and a loop's carry keeps its shape
+and dtype.
 """
 
 from collections.abc import Iterator
@@ -18,7 +21,7 @@ Kind = Literal["fragment", "host", "loop", "merge", "glue"]
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """One array of the program. A value with a `const` is known to everybody and never crosses."""
+    """One array of the program. A value with a `const` is a constant: every role has it, and it never crosses."""
 
     aval: Any
     name: str
@@ -39,30 +42,28 @@ class Value:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One step of the program.
-
-    `key` names a placed node by its place among the fragment calls around it, so that the same call is found again in a
-    trace at another batch size, whatever glue lies between. `role` is who runs it; glue without a role is run by
-    whoever needs it. `eqn` is None where a fragment's own body stands in line before the node: the node then only names
-    its results.
-    """
+    """One operation of the program."""
 
     kind: Kind
     name: str
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     eqn: Any
+    """The JAX equation. None if the node only names the results of a fragment whose body was inlined before it."""
     key: str = ""
+    """Identifies the node in traces of all sizes: its name and its position among the calls of that name around it."""
     role: str | None = None
+    """The role that runs the node. None for glue, which runs on every role that needs its result."""
     body: "Graph | None" = None
 
     @property
     def carried(self) -> range:
-        """The outputs of a loop that are its carry; they follow its constants among the inputs."""
+        """The indices of a loop's carry among its outputs. Among its inputs the carry follows the constants."""
         return range(scan_shape(self.eqn)[1])
 
     @property
     def consts(self) -> int:
+        """The number of a loop's constant inputs."""
         return scan_shape(self.eqn)[0]
 
     @property
@@ -72,7 +73,7 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Nodes in program order, with what they start from and what they end with."""
+    """Nodes in program order, and the inputs and outputs of the whole."""
 
     inputs: tuple[Value, ...]
     nodes: tuple[Node, ...]
@@ -80,7 +81,7 @@ class Graph:
 
 
 def walk(graph: Graph, times: int = 1) -> Iterator[tuple[Node, int]]:
-    """Every node of the graph and of the loops inside it, with how often it runs."""
+    """Yields every node of the graph and of its shared loops, with the number of times that it runs."""
     for node in graph.nodes:
         yield node, times
         if node.body is not None:
@@ -88,38 +89,38 @@ def walk(graph: Graph, times: int = 1) -> Iterator[tuple[Node, int]]:
 
 
 def check(graph: Graph) -> None:
-    """Fail unless the graph is well formed: values made once and before use, types agreeing through loops."""
+    """Assert that the graph is well formed (see the invariant above)."""
     _check_scope(graph, set())
     keys = [node.key for node, _ in walk(graph) if node.key]
     assert len(keys) == len(set(keys)), f"two placed nodes share a key: {sorted(keys)}"
 
 
-def _check_scope(graph: Graph, made: set[Value]) -> None:
-    _make(made, graph.inputs, "the inputs")
+def _check_scope(graph: Graph, produced: set[Value]) -> None:
+    _produce(produced, graph.inputs, "the inputs")
     for node in graph.nodes:
-        _use(made, node.inputs, node.name)
+        _use(produced, node.inputs, node.name)
         if node.body is not None:
-            _check_loop(node, node.body, made)
+            _check_loop(node, node.body, produced)
         assert bool(node.key) or node.role is None or node.kind == "glue", f"{node.name} is placed but has no key"
-        _make(made, node.outputs, node.name)
-    _use(made, graph.outputs, "the outputs")
+        _produce(produced, node.outputs, node.name)
+    _use(produced, graph.outputs, "the outputs")
 
 
-def _check_loop(node: Node, body: Graph, made: set[Value]) -> None:
+def _check_loop(node: Node, body: Graph, produced: set[Value]) -> None:
     assert len(body.inputs) == len(node.inputs) and len(body.outputs) == len(node.outputs), f"{node.key}: arity"
     for index in node.carried:
         before, after = body.inputs[node.consts + index], body.outputs[index]
         assert before.aval.shape == after.aval.shape, f"{node.key}: {before.name} changes its shape"
-        assert before.aval.dtype == after.aval.dtype, f"{node.key}: {before.name} changes its type"
-    _check_scope(body, set(made))
+        assert before.aval.dtype == after.aval.dtype, f"{node.key}: {before.name} changes its dtype"
+    _check_scope(body, set(produced))
 
 
-def _make(made: set[Value], values: tuple[Value, ...], where: str) -> None:
+def _produce(produced: set[Value], values: tuple[Value, ...], producer: str) -> None:
     for value in values:
-        assert value not in made and not value.is_const, f"{value.name} is made twice, again by {where}"
-        made.add(value)
+        assert value not in produced and not value.is_const, f"{value.name} is produced twice, again by {producer}"
+        produced.add(value)
 
 
-def _use(made: set[Value], values: tuple[Value, ...], where: str) -> None:
+def _use(produced: set[Value], values: tuple[Value, ...], user: str) -> None:
     for value in values:
-        assert value.is_const or value in made, f"{where} uses {value.name} before it is made"
+        assert value.is_const or value in produced, f"{user} uses {value.name} before it is produced"

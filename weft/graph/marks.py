@@ -1,7 +1,7 @@
-"""Recognising in a jaxpr what `weft.fragment` marked.
+"""Finding the marks of `weft.fragments` and `weft.host` in a jaxpr.
 
-Names may be dotted: whoever places `env` places `env.episodes` too, unless that is placed apart.
-"""
+Fragment names may be dotted: a role that runs `env` also runs `env.episodes`, unless the layout places that name
+itself."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,14 +14,18 @@ from weft.fragments import FRAGMENT, HOST, MERGE, REPLICA
 
 
 class Mark(NamedTuple):
-    """A marked call: a fragment or host code by its name, a merge by its operation, `replica` by which number."""
+    """The mark of a call.
+
+    The kinds are `fragment` and `host` (with their name), `merge` (with `mean` or `sum`) and `replica` (with `index` or
+    `count`).
+    """
 
     kind: str
     name: str
 
 
 def mark_of(eqn: Any) -> Mark | None:
-    """The mark that an equation carries, if any."""
+    """The mark of an equation, if it has one."""
     label = eqn.params.get("name", "") if eqn.primitive.name in ("jit", "pjit") else ""
     for prefix in (FRAGMENT, HOST, MERGE, REPLICA):
         if label.startswith(prefix):
@@ -30,14 +34,14 @@ def mark_of(eqn: Any) -> Mark | None:
 
 
 def marks_in(eqn: Any) -> frozenset[Mark]:
-    """Every mark on an equation and anywhere inside it."""
+    """All marks of an equation and of the equations inside it."""
     own = mark_of(eqn)
     inner = frozenset().union(*(_marks_of_jaxpr(jaxpr) for jaxpr in jex.jaxprs_in_params(eqn.params)))
     return inner | {own} if own else inner
 
 
 def placed_role(name: str, placement: Mapping[str, str]) -> str | None:
-    """The role that runs a fragment: by its own name, or by the longest dotted prefix of it that is placed."""
+    """The role that runs a fragment, by its name or by the longest dotted prefix of it in `placement`."""
     while name:
         if name in placement:
             return placement[name]
@@ -46,15 +50,15 @@ def placed_role(name: str, placement: Mapping[str, str]) -> str | None:
 
 
 def count_calls(jaxpr: Any, name: str) -> int:
-    """How often one run of a jaxpr calls the fragment `name`; loops count by their length.
+    """How often one evaluation of a jaxpr calls the fragment `name`. Calls in a loop count once per step.
 
-    A call within a call of the same name is part of it: a wrapped environment is stepped once.
+    A call inside a call of the same name does not count: stepping a wrapped environment is one call.
     """
-    return sum(_calls(eqn, name) for eqn in jaxpr.eqns)
+    return sum(_count_calls(eqn, name) for eqn in jaxpr.eqns)
 
 
 def count_fragment_calls(eqn: Any, times: int) -> Counter[str]:
-    """How often an equation calls each fragment, counting only the outermost of nested ones."""
+    """How often an equation calls each fragment. Of nested fragments, only the outermost counts."""
     mark = mark_of(eqn)
     if mark and mark.kind == "fragment":
         return Counter({mark.name: times})
@@ -64,7 +68,7 @@ def count_fragment_calls(eqn: Any, times: int) -> Counter[str]:
 
 
 def scan_shape(eqn: Any) -> tuple[int, int]:
-    """How many of a scan's operands are constants, and how many are its carry."""
+    """The number of a scan's constant operands, and the size of its carry."""
     if "num_carry" in eqn.params:
         return eqn.params["num_consts"], eqn.params["num_carry"]
     consts, carry, _ = eqn.params["ft_in"].unpack()  # jax 0.11 keeps the operands' structure instead
@@ -72,7 +76,7 @@ def scan_shape(eqn: Any) -> tuple[int, int]:
 
 
 def jaxpr_params(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The parameters of an equation that hold closed jaxprs, as (name, jaxpr or tuple of them)."""
+    """The parameters of an equation that are jaxprs or tuples of jaxprs, by name."""
     for key, value in params.items():
         if (
             isinstance(value, jex.ClosedJaxpr | jex.Jaxpr)
@@ -84,39 +88,39 @@ def jaxpr_params(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def host_function(eqn: Any) -> Callable[..., Sequence[Any]]:
-    """What an equation marked as host code calls, from its operands to those of its results that are used."""
+    """The Python function that an equation marked as host code calls, from its operands to its used results."""
     body = eqn.params["jaxpr"].jaxpr
     (call,) = body.eqns
-    given = [body.invars.index(atom) for atom in call.invars]
-    wanted = [call.outvars.index(atom) for atom in body.outvars]
-    in_order, all_wanted = given == list(range(len(body.invars))), wanted == list(range(len(call.outvars)))
-    # Its own function takes and gives flat lists: JAX's way around it would only flatten them once more.
+    positions = [body.invars.index(atom) for atom in call.invars]
+    used = [call.outvars.index(atom) for atom in body.outvars]
+    in_order, all_used = positions == list(range(len(body.invars))), used == list(range(len(call.outvars)))
+    # The flat function inside the callback: calling the callback itself would flatten its arguments once more.
     callback = call.params["callback"].callback_func
 
     def function(*operands: Any) -> Sequence[Any]:
-        results = callback(*(operands if in_order else [operands[index] for index in given]))
-        return results if all_wanted else [results[index] for index in wanted]
+        results = callback(*(operands if in_order else [operands[index] for index in positions]))
+        return results if all_used else [results[index] for index in used]
 
     return function
 
 
 def token_index(eqn: Any) -> int | None:
-    """Which operand of an equation marked as host code is its token; None if its first result is not the next one."""
+    """The index of a host call's order token among its operands; None if the first result is not the next token."""
     body = eqn.params["jaxpr"].jaxpr
     (call,) = body.eqns
     return body.invars.index(call.invars[0]) if body.outvars[:1] == call.outvars[:1] else None
 
 
-_known: WeakKeyDictionary[Any, frozenset[Mark]] = WeakKeyDictionary()
+_cache: WeakKeyDictionary[Any, frozenset[Mark]] = WeakKeyDictionary()
 
 
 def _marks_of_jaxpr(jaxpr: Any) -> frozenset[Mark]:
-    if jaxpr not in _known:
-        _known[jaxpr] = frozenset().union(*(marks_in(eqn) for eqn in jaxpr.eqns))
-    return _known[jaxpr]
+    if jaxpr not in _cache:
+        _cache[jaxpr] = frozenset().union(*(marks_in(eqn) for eqn in jaxpr.eqns))
+    return _cache[jaxpr]
 
 
-def _calls(eqn: Any, name: str) -> int:
+def _count_calls(eqn: Any, name: str) -> int:
     if mark_of(eqn) == Mark("fragment", name):
         return 1
     times = eqn.params["length"] if eqn.primitive.name == "scan" else 1

@@ -1,6 +1,6 @@
-"""A graph as text: one line for each node, with the role that runs it.
+"""Prints a graph as text: one line for each node, with its role.
 
-Values are called by their names; where several share one, later ones get a prime.
+Values are printed by name. If several values have the same name, later ones get a prime.
 """
 
 from collections import Counter
@@ -10,27 +10,27 @@ from weft.graph.graph import Graph, Node, Value
 
 
 def show(graph: Graph) -> str:
-    """The whole graph, loops with their bodies indented."""
-    return "\n".join(_Names().lines(graph, ""))
+    """The whole graph as text, the bodies of loops indented."""
+    return "\n".join(_Printer().lines(graph, ""))
 
 
-class _Names:
-    """Tells values of one name apart."""
+class _Printer:
+    """Prints lines, and gives every value a unique name."""
 
     def __init__(self) -> None:
-        self.known: dict[Value, str] = {}
+        self.assigned: dict[Value, str] = {}
         self.used: Counter[str] = Counter()
 
-    def of(self, value: Value) -> str:
+    def name(self, value: Value) -> str:
         if value.is_const:
             return str(value.const) if value.shape == () else "constant"
-        if value not in self.known:
-            self.known[value] = value.name + "'" * self.used[value.name]
+        if value not in self.assigned:
+            self.assigned[value] = value.name + "'" * self.used[value.name]
             self.used[value.name] += 1
-        return self.known[value]
+        return self.assigned[value]
 
-    def all(self, values: tuple[Value, ...]) -> str:
-        return ", ".join(map(self.of, values))
+    def names(self, values: tuple[Value, ...]) -> str:
+        return ", ".join(map(self.name, values))
 
     def lines(self, graph: Graph, indent: str) -> Iterator[str]:
         for node in graph.nodes:
@@ -40,12 +40,12 @@ class _Names:
                 yield from self.loop(node, node.body, indent)
 
     def line(self, node: Node) -> str:
-        call = f"{self.all(node.outputs)} = {node.name}({self.all(node.inputs)})"
+        call = f"{self.names(node.outputs)} = {node.name}({self.names(node.inputs)})"
         return f"{call}  @{node.role}" if node.role else call
 
     def loop(self, node: Node, body: Graph, indent: str) -> Iterator[str]:
-        yield f"{indent}{self.all(node.outputs)} = loop x{node.length} over {self.all(node.inputs)}:"
+        yield f"{indent}{self.names(node.outputs)} = loop x{node.length} over {self.names(node.inputs)}:"
         for outer, inner in zip(node.inputs, body.inputs, strict=True):
-            self.known[inner] = self.of(outer)
+            self.assigned[inner] = self.name(outer)
         yield from self.lines(body, indent + "    ")
-        yield f"{indent}    give {self.all(body.outputs)}"
+        yield f"{indent}    give {self.names(body.outputs)}"

@@ -1,7 +1,7 @@
-"""From an algorithm to the jaxpr of its training loop, with names for what goes in and out.
+"""Trace: from an algorithm to the jaxpr of its training loop, with names for the inputs and outputs.
 
-What is traced is the loop itself, `length` iterations as one `lax.scan` over the state: a role that runs all of it then
-runs it as one XLA program, and one that runs a part of it runs its part of the same loop.
+The trace is a loop: `length` iterations as one `lax.scan` over the state. A role that runs all fragments can therefore
+run the loop as one XLA program, and any other role runs its part of the same loop.
 """
 
 import functools
@@ -23,32 +23,34 @@ from weft.metrics import Mean
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """A traced loop: the state's leaves come first among its outputs, stacked metrics follow."""
+    """A traced loop. Its outputs are the leaves of the state, then the metrics, stacked over iterations."""
 
     jaxpr: Any
     fragments: frozenset[str]
-    """The names of all fragments, also of those whose results nothing uses, or that only come after the warm-up."""
+    """The names of all fragments of `step`, including those whose results are unused."""
     state_names: tuple[str, ...]
     state_avals: tuple[Any, ...]
     metric_names: tuple[str, ...]
     state_tree: Any
     metric_tree: Any
     batch: int
+    """The number of environments."""
     length: int
+    """The number of iterations."""
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """For every output, a name that the outputs which belong together share: a metric's total and count."""
+        """For every output, the name of its group. The total and the count of a metric are one group."""
         return (*self.state_names, *(name.rpartition(".")[0] for name in self.metric_names))
 
     @property
     def steps_per_iteration(self) -> int:
-        """Environment steps in one iteration, over all environments of this trace."""
+        """The number of environment steps in one iteration, over all environments of this trace."""
         return self.batch * count_calls(self.jaxpr.jaxpr, "env") // self.length
 
 
 def trace(algo: Algorithm, env: Env, length: int = 1, phase: Phase = "step") -> Trace:
-    """Trace `length` iterations of an algorithm on an environment, of its warm-up or after it."""
+    """Trace `length` iterations of an algorithm on an environment, of its warm-up or of its main loop."""
     state = jax.eval_shape(functools.partial(algo.init, env), jax.eval_shape(lambda: jax.random.key(0)))
     step = functools.partial(getattr(algo, phase), env)
     _, metrics = _check_step(step, state, phase)
@@ -69,7 +71,7 @@ def trace(algo: Algorithm, env: Env, length: int = 1, phase: Phase = "step") -> 
 
 
 def record_reads(algo: Algorithm) -> tuple[Algorithm, set[str]]:
-    """A copy of an algorithm that notes which of its settings are read."""
+    """A copy of an algorithm, and the set of the settings that were read from the copy."""
     reads: set[str] = set()
     names = {field.name for field in fields(algo)}
     kind = type(algo)
@@ -79,8 +81,8 @@ def record_reads(algo: Algorithm) -> tuple[Algorithm, set[str]]:
             reads.add(name)
         return kind.__getattribute__(self, name)
 
-    # Identity, not equality: a fragment traced for an equal algorithm would otherwise be found in a cache and read
-    # nothing.
+    # The copy is equal only to itself. Otherwise JAX would reuse the trace of a fragment of an equal algorithm, and no
+    # setting would be read.
     copy_type = type(
         kind.__name__, (kind,), {"__getattribute__": read, "__eq__": object.__eq__, "__hash__": object.__hash__}
     )
@@ -91,13 +93,13 @@ def record_reads(algo: Algorithm) -> tuple[Algorithm, set[str]]:
 
 
 def refuse_unread_settings(algo: Algorithm, reads: set[str]) -> None:
-    """Fail if a setting was given another value than its default and then never read."""
+    """Reject an algorithm with a setting that differs from its default and was never read."""
     for field in fields(algo):
         default = field.default if field.default_factory is MISSING else field.default_factory()
         if field.name not in reads and field.name != "num_envs" and getattr(algo, field.name) != default:
             raise WeftError(
                 f"{type(algo).__name__} never read its setting {field.name}={getattr(algo, field.name)!r}: "
-                "with the other settings as they are it has no effect; leave it out"
+                "it has no effect together with the other settings; leave it out"
             )
 
 
@@ -106,28 +108,28 @@ def _fragments(closed: Any) -> frozenset[str]:
 
 
 def _check_step(step: Any, state: Any, name: str) -> tuple[Any, Any]:
-    """Fail with the leaf's name where one iteration does not give back a state of the same shapes and types."""
+    """Reject an iteration that changes the structure of the state, or the shape or dtype of a leaf."""
     result = jax.eval_shape(step, state)
     if not isinstance(result, tuple) or len(result) != 2:
         raise WeftError(f"{name} must return (state, metrics), but it returned {type(result).__name__}")
     if not isinstance(result[1], dict) or not all(isinstance(metric, Mean) for metric in result[1].values()):
-        raise WeftError(f"{name} must return its metrics as a dictionary of weft.Mean, but they are {result[1]!r}")
+        raise WeftError(f"{name} must return metrics as a dictionary of weft.Mean, but it returned {result[1]!r}")
     before, after = tree_flatten_with_path(state), tree_flatten_with_path(result[0])
     if before[1] != after[1]:
         raise WeftError(
-            f"{name} must return a state of the structure init made:\n  {before[1]}\nbut it made\n  {after[1]}"
+            f"{name} must return a state with the structure of init's:\n  {before[1]}\nbut it returned\n  {after[1]}"
         )
     for (path, old), (_, new) in zip(before[0], after[0], strict=True):
         if (old.shape, old.dtype) != (new.shape, new.dtype):
             raise WeftError(
                 f"state{keystr(path)} is {old.dtype}{list(old.shape)} before {name} and {new.dtype}{list(new.shape)} "
-                "after: an iteration must keep every leaf's shape and type"
+                "after: an iteration must keep every leaf's shape and dtype"
             )
     return result
 
 
 def _without_unused(closed: Any) -> Any:
-    """The jaxpr without operands and results that nothing uses: a policy's role needs no critic."""
+    """The jaxpr without unused operands and results: the role that acts is not sent the critic."""
     used = [True] * len(closed.jaxpr.outvars)
     jaxpr, _ = pe.dce_jaxpr(closed.jaxpr, used, instantiate=True)
     return jex.ClosedJaxpr(jaxpr, closed.consts)

@@ -1,4 +1,4 @@
-"""The layouts that have names: each is the architecture of a known system, as a few lines of data."""
+"""The named layouts. Each is the architecture of a known system, as a few lines of data."""
 
 import inspect
 from collections.abc import Callable
@@ -9,19 +9,19 @@ from weft.layout.layout import Layout, Role
 
 
 def fused(*, devices: int = 1) -> Layout:
-    """One program for everything, over one or several devices (Anakin, WarpDrive)."""
+    """One program for the whole loop, on one or several devices (Anakin, WarpDrive)."""
     return Layout(Role("all", runs=("*",), devices=devices), name="fused")
 
 
 def actors(*, actors: int = 1) -> Layout:
-    """Actors that step environments and act; one learner (Acme, RLlib's synchronous sampling)."""
+    """Actors that step environments and act, and one learner (Acme, RLlib's synchronous sampling)."""
     return Layout(
         Role("actor", runs=("env", "act"), replicas=actors), Role("learner", runs=("learn", "*")), name="actors"
     )
 
 
 def impala(*, actors: int = 2, take: int = 1, max_lag: int | None = None, learners: int = 1) -> Layout:
-    """Actors that never wait for each other; a learner that takes what is ready (IMPALA)."""
+    """Asynchronous actors, and a learner that takes the rollouts that are ready (IMPALA)."""
     return Layout(
         Role("actor", runs=("env", "act"), replicas=actors),
         Role("learner", runs=("learn", "*"), replicas=learners, take=take),
@@ -34,7 +34,7 @@ def impala(*, actors: int = 2, take: int = 1, max_lag: int | None = None, learne
 def sebulba(
     *, actors: int = 2, take: int = 1, max_lag: int = 1, actor_devices: str = "0", learner_devices: str = "0"
 ) -> Layout:
-    """Actors on devices of their own, a learner over the others (Podracer's Sebulba)."""
+    """Asynchronous actors on some devices, and a learner over the others (Podracer's Sebulba)."""
     learning = tuple(learner_devices.split("+"))
     return Layout(
         Role("actor", runs=("env", "act"), replicas=actors, on=tuple(actor_devices.split("+"))),
@@ -48,11 +48,13 @@ def sebulba(
 def seed(
     *, envs: int = 1, take: int | None = None, max_lag: int | None = None, batch: int | None = None, wait_ms: float = 0
 ) -> Layout:
-    """Environments apart, central inference (SEED RL); with `take` no environment waits for another."""
+    """Environment workers and central inference (SEED RL); with `take`, the workers are asynchronous."""
     environments = Role("env", runs=("env",), replicas=envs)
     if take is None:
         if max_lag is not None or batch is not None or wait_ms:
-            raise WeftError("seed: max_lag, batch and wait_ms are for its asynchronous form: give take too, as take=1")
+            raise WeftError(
+                "seed: max_lag, batch and wait_ms are for its asynchronous form: give take, too, as in take=1"
+            )
         return Layout(environments, Role("learner", runs=("act", "learn", "*")), name="seed")
     return Layout(
         environments,
@@ -65,12 +67,12 @@ def seed(
 
 
 def allreduce(*, workers: int = 1) -> Layout:
-    """Workers that do everything on their share and average gradients (DD-PPO)."""
+    """Workers that each run the whole loop on a share of the environments and average gradients (DD-PPO)."""
     return Layout(Role("worker", runs=("*",), replicas=workers), name="allreduce")
 
 
 def a3c(*, workers: int = 2, take: int = 1, max_lag: int | None = None) -> Layout:
-    """Workers that push gradients, a server that applies them as they come (A3C, a parameter server)."""
+    """Workers that send gradients, and a server that applies them as they arrive (A3C, a parameter server)."""
     return Layout(
         Role("worker", runs=("env", "act", "gradient", "*"), replicas=workers),
         Role("server", runs=("update",), take=take),
@@ -81,7 +83,7 @@ def a3c(*, workers: int = 2, take: int = 1, max_lag: int | None = None) -> Layou
 
 
 def apex(*, actors: int = 2, replays: int = 1) -> Layout:
-    """Actors that fill a replay table, a learner that samples from it: each at its own pace (Ape-X, D4PG, R2D2)."""
+    """Actors that fill a replay table, and a learner that samples from it asynchronously (Ape-X, D4PG, R2D2)."""
     return Layout(
         Role("actor", runs=("env", "act"), replicas=actors),
         Role("replay", runs=("replay",), replicas=replays, take=1, apart=True),
@@ -97,7 +99,7 @@ LAYOUTS: dict[str, Callable[..., Layout]] = {
 
 
 def parse(text: str) -> Layout:
-    """The layout that `NAME` or `NAME:option=value,...` stands for.
+    """The layout that `NAME` or `NAME:option=value,...` names.
 
     >>> print(parse("actors:actors=2"))
     actor x2 {env, act} | learner {learn, *}
@@ -106,20 +108,20 @@ def parse(text: str) -> Layout:
     if name not in LAYOUTS:
         raise unknown("layout", name, LAYOUTS)
     known = inspect.signature(LAYOUTS[name]).parameters
-    given = {}
+    values = {}
     for option in filter(None, options.split(",")):
         key, equals, value = option.partition("=")
         if key not in known:
             raise unknown(f"option of layout {name}", key, known)
-        given[key] = _read(known[key].annotation, value.strip()) if equals else None
-        if given[key] is None:
-            raise WeftError(f"layout {name}: {option!r} should be {key}={_expected(known[key].annotation)}")
-    layout = LAYOUTS[name](**given)
+        values[key] = _read(known[key].annotation, value.strip()) if equals else None
+        if values[key] is None:
+            raise WeftError(f"layout {name}: {option!r} is not valid: write {key}={_expected(known[key].annotation)}")
+    layout = LAYOUTS[name](**values)
     return Layout(*layout.roles, name=text, registers=layout.registers, max_lag=layout.max_lag)
 
 
 def _read(kind: Any, text: str) -> Any:
-    """The value that an option's text stands for; None if it is not of its kind."""
+    """The value of an option from its text; None if the text does not have the option's type."""
     if kind is str:
         return text or None
     if kind is float:

@@ -1,6 +1,6 @@
-"""A projection as data for people and programs: text, a mermaid drawing, JSON.
+"""Prints a projection as text, as a mermaid drawing or as JSON.
 
-`describe` says everything once, as plain data; the formats only lay it out.
+`describe` collects everything as plain data. The formats only arrange it.
 """
 
 import json
@@ -20,7 +20,7 @@ Description = dict[str, Any]
 
 
 def describe(projection: Projection) -> Description:
-    """The roles, what each runs and holds, and every edge with its kind, rate and bytes."""
+    """The roles, with their fragments, state and programs, and the edges, with their kind, rate and bytes."""
     return {
         "layout": projection.layout.name,
         "environment steps per iteration": projection.trace.steps_per_iteration,
@@ -30,12 +30,12 @@ def describe(projection: Projection) -> Description:
 
 
 def as_text(description: Description) -> str:
-    """For a terminal."""
+    """The description for a terminal."""
     return "\n".join(_text(description))
 
 
 def as_mermaid(description: Description) -> str:
-    """For a page that draws: roles as boxes, edges summed up by direction and rate."""
+    """The description as a mermaid flowchart: roles as boxes, edges summed by direction and rate."""
     lines = ["flowchart LR"]
     for role in description["roles"]:
         runs = "<br/>".join(role["runs"])
@@ -43,14 +43,14 @@ def as_mermaid(description: Description) -> str:
         lines.append(f'  {role["name"]}["<b>{_title(role)}</b>{takes}<br/>{runs}"]')
     for (source, dest, kind, rate), edges in _bundles(description).items():
         size = _bytes(sum(edge["bytes"] for edge in edges))
-        # A register is drawn dotted: nobody waits for it.
+        # A register is a dotted line: its reader does not wait.
         line = ("-.", ".->") if kind == "register" else ("--", "-->")
         lines.append(f'  {source} {line[0]} "{kind}, {rate}: {_count(len(edges), "value")}, {size}" {line[1]} {dest}')
     return "\n".join(lines)
 
 
 def as_json(description: Description) -> str:
-    """For a program."""
+    """The description for other programs."""
     return json.dumps(description, indent=2)
 
 
@@ -79,23 +79,23 @@ def _role(projection: Projection, role: Role) -> Description:
 
 
 def _batches(role: Role) -> str | None:
-    """How the calls of replicas are made as one, if they are."""
-    return None if role.batch == 1 else f"up to {role.batch} calls as one, waiting {1000 * role.wait:g} ms for others"
+    """How the calls of several replicas are batched, if they are."""
+    return None if role.batch == 1 else f"up to {role.batch} calls, waiting up to {1000 * role.wait:g} ms"
 
 
 def _with_registers(projection: Projection, role: str, lines: list[Any]) -> list[Any]:
-    """A role's program, with what it does between iterations."""
+    """A role's program, with its steps at the start and the end of an iteration."""
     program, layout = projection.programs[role], projection.layout
     names = projection.trace.state_names
     first, last = [], []
     if layout.lanes and layout.role(role).in_lane:
-        first = ["begin when what it had is taken" + _bound(layout.max_lag)]
+        first = ["begin once its last work was consumed" + _bound(layout.max_lag)]
     elif layout.role(role).take is not None:
         first = [f"take {layout.role(role).take} of {layout.role(role).lanes_per_replica} lanes"]
     if program.register_reads:
-        first.append(f"read {_some([names[leaf] for leaf in sorted(program.register_reads)])} from the register")
+        first.append(f"read {_shortened([names[leaf] for leaf in sorted(program.register_reads)])} from the register")
     if program.register_writes:
-        last = [f"write {_some([names[leaf] for leaf in sorted(program.register_writes)])} into the register"]
+        last = [f"write {_shortened([names[leaf] for leaf in sorted(program.register_writes)])} into the register"]
     if not first and not last:
         return lines
     inner = lines[-1] if lines and isinstance(lines[-1], list) else lines
@@ -103,7 +103,7 @@ def _with_registers(projection: Projection, role: str, lines: list[Any]) -> list
 
 
 def _bound(max_lag: int | None) -> str:
-    return "" if max_lag is None else f" and its lag cannot pass {max_lag}"
+    return "" if max_lag is None else f" and its lag cannot exceed {max_lag}"
 
 
 def _calls(node: Any, times: int) -> Counter[str]:
@@ -126,16 +126,16 @@ def _edge(edge: Edge) -> Description:
 
 def _rate(edge: Edge) -> str:
     if edge.kind == "register":
-        return "the newest"
+        return "latest version"
     return "per iteration" if edge.times == 1 else f"per step, {edge.times} an iteration"
 
 
 def _program(steps: tuple[Step, ...], *, top: bool = True) -> Iterator[Any]:
-    """A role's program as lines; a loop is a line and the list of its lines."""
+    """A role's program as lines. A loop is a line, followed by the list of its body's lines."""
     for step in steps:
         match step:
             case Compute():
-                yield f"run {_run(step)}"
+                yield f"run {_fragments_of(step)}"
             case Send():
                 yield f"send {_values(step)} to {step.dest}"
             case Recv():
@@ -149,9 +149,9 @@ def _program(steps: tuple[Step, ...], *, top: bool = True) -> Iterator[Any]:
                 yield list(_program(step.body, top=False))
 
 
-def _run(run: Compute) -> str:
+def _fragments_of(segment: Compute) -> str:
     calls: Counter[str] = Counter()
-    for op in run.ops:
+    for op in segment.ops:
         if op.kind == "equation":
             calls += count_fragment_calls(op.params["eqn"], 1)
     names = [name if times == 1 else f"{name} x{times}" for name, times in calls.items()]
@@ -159,10 +159,10 @@ def _run(run: Compute) -> str:
 
 
 def _values(step: Send | Recv) -> str:
-    return _some([value.name for value in step.payloads[0] if value is not None])
+    return _shortened([value.name for value in step.payloads[0] if value is not None])
 
 
-def _some(names: list[str]) -> str:
+def _shortened(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
@@ -173,7 +173,7 @@ def _text(description: Description) -> Iterator[str]:
         yield ""
         yield _title(role)
         yield f"  runs     {', '.join(role['runs']) or 'nothing'}"
-        yield from (f"  {what:<8} {role[what]}" for what in ("takes", "batches") if role[what])
+        yield from (f"  {field:<8} {role[field]}" for field in ("takes", "batches") if role[field])
         yield f"  home of  {_homes(role['home of'])}"
         yield "  program"
         yield from _indented(role["program"], "    ")
@@ -188,7 +188,7 @@ def _text(description: Description) -> Iterator[str]:
 
 
 def _homes(names: list[str]) -> str:
-    """Leaves by the field of the state that they belong to."""
+    """The fields of the state, each with the number of its leaves."""
     fields = Counter(match[0] if (match := re.match(r"state(\.\w+|\[[^]]*\])", name)) else name for name in names)
     return (
         ", ".join(f"{field} ({count} leaves)" if count > 1 else field for field, count in fields.items()) or "nothing"

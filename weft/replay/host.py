@@ -78,7 +78,7 @@ def _called(spec: TableSpec, what: str, token: np.ndarray, name: np.ndarray, ind
     del token
     key, known = (HostReplay, int(name), int(index)), objects()
     with known.lock:
-        table = known.get(key) or known.keep(key, HostTable(spec))
+        table = known.get(key) or known.add(key, HostTable(spec))
     return getattr(table, what)(given)
 
 

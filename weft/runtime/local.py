@@ -214,7 +214,7 @@ class ThreadedRun:
 
     def raise_failure(self) -> None:
         """Raises the error of a replica that failed, or of a host call that takes too long."""
-        objects().refuse_overdue()
+        objects().raise_overdue()
         if self.failure:
             replica, error = self.failure
             if isinstance(error, WeftError):

@@ -103,10 +103,10 @@ class HostEnv:
 
 
 def _reset(pool_factory: PoolFactory, token: Any, seeds: Any) -> Any:
-    first = objects().number(len(seeds))
+    first = objects().reserve_numbers(len(seeds))
     identities = np.stack([np.arange(first, first + len(seeds), dtype=np.uint32), seeds], axis=1)
     running, obs = _RunningPool.start(pool_factory, identities)
-    objects().keep(identities.tobytes(), running)
+    objects().add(identities.tobytes(), running)
     return identities, obs
 
 
@@ -165,8 +165,8 @@ def _start_subset(pool_factory: PoolFactory, key: bytes, identities: np.ndarray)
     run_objects = objects()
     with run_objects.lock:
         indices = frozenset(identities[:, 0].tolist())
-        run_objects.drop(lambda other: isinstance(other, _RunningPool) and other.calls == 1 and indices < other.indices)
-        return run_objects.keep(key, _RunningPool.start(pool_factory, identities)[0])
+        run_objects.close_where(lambda other: isinstance(other, _RunningPool) and other.calls == 1 and indices < other.indices)
+        return run_objects.add(key, _RunningPool.start(pool_factory, identities)[0])
 
 
 def _floats(num_envs: int) -> jax.ShapeDtypeStruct:
