@@ -1,4 +1,4 @@
-"""Host code in a loop: called in order, as often as the loop says, wherever it is placed."""
+"""Host code in a loop is called in order, once per step, on the role that it is placed on."""
 
 import threading
 from typing import Any
@@ -24,7 +24,7 @@ LAYOUTS = {
 
 
 class Recorder:
-    """Host code with a memory: it notes every call, and the answer depends on how many there were."""
+    """Host code with state: it records every call, and its result depends on the number of calls."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[list[int], list[float]]] = []
@@ -37,7 +37,7 @@ class Recorder:
 
 
 def walking(recorder: Any, num_envs: int = 4) -> Any:
-    """A rollout of a host object inside a loop, with device code around it."""
+    """A rollout with host code in every step, between device code."""
 
     def start(env: Any) -> dict[str, Any]:
         return {"x": jnp.arange(float(env.num_envs)), "token": new_token(env.num_envs), "w": jnp.float32(0)}
@@ -67,30 +67,30 @@ def test_host_code_is_called_in_order_under_every_layout(layout: str) -> None:
     assert ended["token"].tolist() == [2 * LENGTH] * 4
 
 
-def test_it_runs_in_the_thread_of_the_role_that_it_is_placed_on() -> None:
+def test_host_code_runs_in_the_thread_of_its_role() -> None:
     recorder = Recorder()
     run(walking(recorder), LAYOUTS["apart"])
     assert recorder.threads == {"one[0]"}
 
 
-def test_replicas_call_it_each_with_their_own_rows() -> None:
-    seen: dict[str, list[list[float]]] = {}
+def test_each_replica_calls_host_code_with_its_own_rows() -> None:
+    recorded: dict[str, list[list[float]]] = {}
 
     def notes(token: np.ndarray, x: np.ndarray) -> np.ndarray:
-        seen.setdefault(threading.current_thread().name, []).append(x.tolist())
+        recorded.setdefault(threading.current_thread().name, []).append(x.tolist())
         return x
 
     layout = Layout(Role("world", ("world", "act"), replicas=2), Role("learner", ("*",)))
     ended, _ = run(walking(notes), layout, iterations=1)
-    assert {name: calls[0] for name, calls in seen.items()} == {"world[0]": [0.0, 2.0], "world[1]": [4.0, 6.0]}
+    assert {name: calls[0] for name, calls in recorded.items()} == {"world[0]": [0.0, 2.0], "world[1]": [4.0, 6.0]}
     assert ended["token"].tolist() == [LENGTH] * 4
 
 
-def test_a_role_over_several_devices_calls_it_for_each() -> None:
-    seen = []
+def test_a_role_over_several_devices_calls_host_code_once_per_device() -> None:
+    recorded = []
 
     def notes(token: np.ndarray, x: np.ndarray) -> np.ndarray:
-        seen.append(x.tolist())
+        recorded.append(x.tolist())
         return x + 1
 
     algo = toy(
@@ -104,17 +104,17 @@ def test_a_role_over_several_devices_calls_it_for_each() -> None:
         ),
     )
     ended, _ = run(algo, Layout(Role("all", ("*",), devices=2)), iterations=1)
-    assert seen == [[0.0, 1.0], [2.0, 3.0]]
+    assert recorded == [[0.0, 1.0], [2.0, 3.0]]
     assert ended["x"].tolist() == [1.0, 2.0, 3.0, 4.0]
 
 
-def test_it_is_never_part_of_a_compiled_run() -> None:
+def test_host_code_is_never_part_of_a_compiled_segment() -> None:
     program = projected(walking(Recorder()), LAYOUTS["fused"]).programs["all"]
     assert [times for step, times in walk(program.steps) if isinstance(step, HostCall)] == [LENGTH]
     assert program.multi_segment and not program.communicates
 
 
-def test_it_is_called_even_if_nothing_uses_its_result() -> None:
+def test_host_code_is_called_even_if_its_result_is_unused() -> None:
     recorder = Recorder()
 
     def loop(s: dict[str, Any]) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def test_it_is_called_even_if_nothing_uses_its_result() -> None:
     assert len(recorder.calls) == 2
 
 
-def test_results_that_are_not_as_declared_are_refused() -> None:
+def test_results_of_another_shape_or_dtype_than_declared_are_refused() -> None:
     def wrong(result: Any) -> Any:
         def call(x: jax.Array) -> Any:
             return host_call(lambda token, x: result, jax.typeof(x), new_token(2), x, name="world")[1]
@@ -141,7 +141,7 @@ def test_results_that_are_not_as_declared_are_refused() -> None:
         wrong((np.zeros(2, np.float32),) * 2)
 
 
-def test_a_result_of_another_structure_is_refused() -> None:
+def test_a_result_of_another_structure_than_declared_is_refused() -> None:
     def call(x: jax.Array) -> Any:
         return host_call(lambda token, x: x, (jax.typeof(x),) * 2, new_token(2), x, name="world")[1]
 
@@ -170,7 +170,7 @@ def test_an_error_in_host_code_names_the_role() -> None:
         run(walking(breaks), LAYOUTS["apart"])
 
 
-def test_outside_weft_it_is_a_callback() -> None:
+def test_outside_weft_a_host_call_is_a_callback() -> None:
     recorder = Recorder()
     x = jnp.ones(2)
     call = jax.jit(
@@ -186,34 +186,34 @@ class Thing:
         self.closed += 1
 
 
-def test_objects_belong_to_their_run_and_end_with_it() -> None:
+def test_objects_belong_to_their_run_and_are_closed_at_its_end() -> None:
     outside = objects()
-    with own_objects() as kept:
+    with own_objects() as registry:
         thing = objects().add("thing", Thing())
-        assert kept.get("thing") is thing and outside.get("thing") is None
+        assert registry.get("thing") is thing and outside.get("thing") is None
     assert thing.closed == 1 and objects() is outside
 
 
-def test_objects_are_closed_though_one_of_them_cannot_be() -> None:
+def test_all_objects_are_closed_even_if_one_raises() -> None:
     class Stubborn(Thing):
         def close(self) -> None:
             raise OSError("busy")
 
-    kept = HostObjects()
-    kept.add(0, Stubborn())
-    thing = kept.add(1, Thing())
+    registry = HostObjects()
+    registry.add(0, Stubborn())
+    thing = registry.add(1, Thing())
     with pytest.raises(OSError, match="busy"):
-        kept.close()
+        registry.close()
     assert thing.closed == 1
 
 
-def test_replicas_find_the_objects_of_their_run() -> None:
+def test_replicas_share_the_objects_of_their_run() -> None:
     found = []
 
     def looks(token: np.ndarray, x: np.ndarray) -> np.ndarray:
         found.append(objects())
         return x
 
-    with own_objects() as kept:
+    with own_objects() as registry:
         run(walking(looks), copies(act=1, world=2, learn=1), iterations=1)
-    assert set(found) == {kept}
+    assert set(found) == {registry}

@@ -1,6 +1,6 @@
-"""Small training loops for tests of the core: an algorithm from two plain functions, and ways to run it.
+"""Small training loops for tests of the core: an algorithm from two plain functions, and functions that run it.
 
-Values are small whole numbers, also where the type is float, so that every result is exact.
+Values are small whole numbers, even if the dtype is float, so every result is exact.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from weft.runtime.local import LocalEngine
 
 @dataclass(frozen=True, kw_only=True)
 class Toy(Algorithm):
-    """A loop made of two functions: `start(env, key)` gives the state, `loop(env, state)` the next one and metrics."""
+    """A loop of two functions: `start(env, key)` returns the state, `loop(env, state)` the next state and metrics."""
 
     num_envs: int = 4
     start: Callable[[Any, jax.Array], Any]
@@ -34,7 +34,7 @@ class Toy(Algorithm):
 def toy(start: Any, loop: Callable[..., Any], num_envs: int = 4) -> Toy:
     """A loop `state -> (state, metrics)` that starts from a state or from `env -> state`.
 
-    A dictionary given back by the loop is a state without metrics.
+    If the loop returns a dictionary, it is the state, and there are no metrics.
     """
 
     def step(env: Any, state: Any) -> Any:
@@ -45,17 +45,17 @@ def toy(start: Any, loop: Callable[..., Any], num_envs: int = 4) -> Toy:
 
 
 def on(name: str, fn: Callable[..., Any] = lambda x: x * 2 + 1) -> Callable[..., Any]:
-    """A fragment of a name."""
+    """A fragment with the given name."""
     return fragment(fn, name=name)
 
 
 def apart(**runs: str) -> Layout:
-    """A layout of one replica per role: `apart(one="a b", two="*")`."""
+    """A layout with one replica per role, as in `apart(one="a b", two="*")`."""
     return Layout(*(Role(name, tuple(names.split())) for name, names in runs.items()))
 
 
 def copies(**replicas: int) -> Layout:
-    """A layout of roles that each run the fragment of their own name: `copies(a=2, b=1)`."""
+    """A layout of roles that each run the fragment with their own name, as in `copies(a=2, b=1)`."""
     return Layout(*(Role(name, (name,), replicas=count) for name, count in replicas.items()))
 
 
@@ -74,14 +74,14 @@ def start_of(algo: Algorithm) -> Any:
 
 def run(algo: Algorithm, layout: Layout, iterations: int = 3) -> tuple[Any, list[Any]]:
     """The state at the end of a projected run, and the metrics of each iteration."""
-    seen: list[Any] = []
+    recorded: list[Any] = []
     engine = LocalEngine(projected(algo, layout), stuck_after=20.0)
-    ended = engine.run(start_of(algo), iterations, lambda metrics, state: seen.append(metrics))
-    return ended, [jax.tree.map(lambda leaf: leaf[0], metrics) for metrics in seen]
+    ended = engine.run(start_of(algo), iterations, lambda metrics, state: recorded.append(metrics))
+    return ended, [jax.tree.map(lambda leaf: leaf[0], metrics) for metrics in recorded]
 
 
 def plain(algo: Algorithm, iterations: int = 3) -> tuple[Any, list[Any]]:
-    """The same under plain jit, with nothing of the projection or the engine."""
+    """The same under plain `jax.jit`, without projection and engine."""
     step = jax.jit(lambda state: algo.step(env_of(algo.num_envs), state))
     state, metrics = start_of(algo), []
     for _ in range(iterations):
@@ -91,7 +91,7 @@ def plain(algo: Algorithm, iterations: int = 3) -> tuple[Any, list[Any]]:
 
 
 def assert_same(one: Any, other: Any) -> None:
-    """Equal structures of equal arrays of equal types."""
+    """Assert that two pytrees have equal structures, dtypes and arrays."""
     assert jax.tree.structure(one) == jax.tree.structure(other)
     for got, want in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         assert jax.numpy.asarray(got).dtype == jax.numpy.asarray(want).dtype
@@ -99,7 +99,7 @@ def assert_same(one: Any, other: Any) -> None:
 
 
 def assert_unchanged(algo: Algorithm, layout: Layout, iterations: int = 3) -> None:
-    """A projected run gives what the loop gives by itself."""
+    """Assert that a projected run computes the same as the plain loop."""
     assert_same(run(algo, layout, iterations), plain(algo, iterations))
 
 

@@ -1,4 +1,4 @@
-"""Every fragment gets its role, whatever it lies in; what cannot be cut is refused before anything runs."""
+"""Building graphs: every fragment gets its role, and control flow that cannot be divided is refused."""
 
 from typing import Any
 
@@ -49,23 +49,23 @@ def nested(s: Any) -> dict[str, Any]:
     ],
     ids=["outer", "outer wins", "opened", "rest", "inner of one role", "unnamed"],
 )
-def test_the_outermost_name_that_a_layout_knows_is_placed(layout: Layout, expected: list[str]) -> None:
+def test_the_outermost_fragment_that_the_layout_names_is_placed(layout: Layout, expected: list[str]) -> None:
     assert [f"{role} {key}" for _, role, key in placed(nested, layout)] == expected
     assert_unchanged(toy(X, nested), layout)
 
 
-def test_dotted_names_follow_their_prefix_unless_placed_apart() -> None:
+def test_dotted_names_follow_their_prefix_unless_placed_themselves() -> None:
     def loop(s):
         return {"x": jnp.mod(on("env.episodes")(on("env")(s["x"])), 31)}
 
     assert placed(loop, apart(one="env", two="*")) == [("loop", "one", "scan")]
     split = placed(loop, apart(one="env", two="env.episodes"))
     assert split == [("fragment", "one", "env"), ("fragment", "two", "env.episodes")]
-    # A prefix may be a name that no fragment has by itself.
+    # A layout may name a prefix that is not a fragment itself.
     assert placed(lambda s: {"x": on("env.episodes")(s["x"])}, apart(one="env")) == [("loop", "one", "scan")]
 
 
-def test_the_same_call_again_has_another_key() -> None:
+def test_repeated_calls_have_different_keys() -> None:
     def loop(s):
         x, _ = lax.scan(lambda c, _: (on("b")(on("a")(c)), None), on("a")(on("a")(s["x"])), length=2)
         return {"x": x}
@@ -74,7 +74,7 @@ def test_the_same_call_again_has_another_key() -> None:
     assert keys == ["a", "a#2", "loop/a", "loop/b"]
 
 
-def test_what_one_role_runs_whole_stays_whole() -> None:
+def test_calls_and_loops_of_one_role_stay_single_nodes() -> None:
     def loop(s):
         x, _ = lax.scan(lambda c, _: (on("a")(c), None), s["x"], length=2)
         x = lax.cond(x.sum() > 3, on("a"), lambda x: x, x)
@@ -98,7 +98,7 @@ def test_what_one_role_runs_whole_stays_whole() -> None:
         ("remat", jax.checkpoint(lambda x: on("b")(on("a")(x)))),
     ],
 )
-def test_what_cannot_be_cut_is_refused_by_name_with_the_way_out(what: str, cut: Any) -> None:
+def test_control_flow_over_several_roles_is_refused_with_advice(what: str, cut: Any) -> None:
     with pytest.raises(WeftError) as error:
         projected(toy(X, lambda s: {"x": cut(s["x"])}), apart(one="a", two="b"))
     message = str(error.value).replace("remat2", "remat").replace("checkpoint", "remat")
@@ -107,7 +107,7 @@ def test_what_cannot_be_cut_is_refused_by_name_with_the_way_out(what: str, cut: 
     assert_unchanged(toy(X, lambda s: {"x": jnp.mod(on("c", cut)(s["x"]), 31)}), apart(one="c"))
 
 
-def test_a_branch_with_a_merge_cannot_be_cut_between_replicas() -> None:
+def test_a_branch_with_a_merge_over_replicas_is_refused() -> None:
     def loop(s):
         grown = on("a", lambda x: lax.cond(x.sum() > 0, lambda x: all_mean(x), lambda x: x, x))(s["x"])
         return {"x": grown, "w": s["w"]}
@@ -132,7 +132,7 @@ def test_a_branch_with_a_merge_cannot_be_cut_between_replicas() -> None:
     ],
     ids=["unplaced", "misspelt", "below", "part of a name"],
 )
-def test_names_that_do_not_match_are_refused(layout: Layout, message: str) -> None:
+def test_unknown_and_unplaced_fragment_names_are_refused(layout: Layout, message: str) -> None:
     def loop(s):
         on("learn")(s["x"])
         return {"x": on("b")(on("a")(s["x"]))}
@@ -141,12 +141,12 @@ def test_names_that_do_not_match_are_refused(layout: Layout, message: str) -> No
         projected(toy(X, loop), layout)
 
 
-def test_an_unplaced_fragment_inside_an_opened_one_is_refused() -> None:
+def test_an_unplaced_fragment_inside_an_inlined_one_is_refused() -> None:
     with pytest.raises(WeftError, match="no role runs the fragment 'second'"):
         projected(toy(X, nested), apart(one="first", two="last"))
 
 
-def test_a_loop_of_no_steps_across_roles_is_refused() -> None:
+def test_a_loop_with_no_steps_over_several_roles_is_refused() -> None:
     def loop(s):
         return {"x": lax.scan(lambda c, _: (on("b")(on("a")(c)), None), s["x"], length=0)[0]}
 
@@ -154,7 +154,7 @@ def test_a_loop_of_no_steps_across_roles_is_refused() -> None:
         projected(toy(X, loop), apart(one="a", two="b"))
 
 
-def test_one_merge_over_values_of_several_replicated_roles_is_refused() -> None:
+def test_one_merge_of_values_from_several_replicated_roles_is_refused() -> None:
     def loop(s):
         total = all_sum(on("a", jnp.sum)(s["x"]) + on("b", jnp.sum)(s["x"]))
         return {"x": s["x"], "w": total}
@@ -163,7 +163,7 @@ def test_one_merge_over_values_of_several_replicated_roles_is_refused() -> None:
         projected(toy(batched, loop), copies(a=2, b=2))
 
 
-def test_a_merge_of_what_no_role_made_is_refused() -> None:
+def test_a_merge_of_values_that_no_role_computed_is_refused() -> None:
     def loop(s):
         return {"x": on("a", lambda x, n: x + n)(s["x"], all_sum(jnp.ones(()))), "w": on("b")(s["w"])}
 
@@ -173,12 +173,12 @@ def test_a_merge_of_what_no_role_made_is_refused() -> None:
 
 
 @pytest.mark.parametrize("where", ["before a loop", "in a loop", "after a loop", "around iterations"])
-def test_a_merge_outside_fragments_is_over_the_role_that_made_its_values(where: str) -> None:
+def test_a_merge_outside_fragments_is_over_the_role_that_computed_its_values(where: str) -> None:
     def loop(s):
         def tick(carry, _):
             x, w = carry
-            seen = all_sum(jnp.sum(x)) if where == "in a loop" else 0.0
-            return (jnp.mod(on("a")(x), 31), jnp.mod(on("b")(w) + seen, 31)), x
+            total = all_sum(jnp.sum(x)) if where == "in a loop" else 0.0
+            return (jnp.mod(on("a")(x), 31), jnp.mod(on("b")(w) + total, 31)), x
 
         first = all_sum(jnp.sum(on("a")(s["x"]))) if where == "before a loop" else 0.0
         (x, w), xs = lax.scan(tick, (s["x"], s["w"]), length=3)
@@ -189,7 +189,7 @@ def test_a_merge_outside_fragments_is_over_the_role_that_made_its_values(where: 
     assert_unchanged(toy(batched, loop), copies(a=2, b=1))
 
 
-def test_constants_and_literals_reach_whoever_needs_them() -> None:
+def test_constants_and_literals_reach_all_roles_that_need_them() -> None:
     table = np.arange(4, dtype=np.float32)
 
     def loop(s):

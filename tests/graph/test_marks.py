@@ -1,4 +1,4 @@
-"""Marks are found wherever JAX puts them, and dotted names follow their prefix."""
+"""Marks are found inside all JAX transformations, and dotted names follow their prefix."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ def eqns(fn, *args):
     return jax.make_jaxpr(fn)(*args).eqns
 
 
-def test_marks_by_kind() -> None:
+def test_each_marked_call_has_the_mark_of_its_kind() -> None:
     found = [
         mark_of(eqn) for eqn in eqns(lambda x: (on("a")(x), all_mean(x), all_sum(x), replica(), jax.jit(abs)(x)), X)
     ]
@@ -39,13 +39,13 @@ def test_marks_by_kind() -> None:
     ],
     ids=["jit", "vmap", "remat", "grad", "cond", "while", "map"],
 )
-def test_marks_are_found_inside(wrap) -> None:
+def test_marks_are_found_inside_transformations(wrap) -> None:
     inner = wrap(lambda x: on("outer", lambda x: on("inner")(x))(x).sum())
     names = {mark.name for eqn in eqns(inner, X if wrap is not jax.vmap else X[:, None]) for mark in marks_in(eqn)}
     assert names == {"outer", "inner"}
 
 
-def test_a_placed_prefix_places_dotted_names() -> None:
+def test_dotted_names_are_placed_by_their_longest_placed_prefix() -> None:
     placement = {"env": "world", "env.episodes": "learner"}
     assert placed_role("env", placement) == "world"
     assert placed_role("env.reset", placement) == "world"
@@ -54,7 +54,7 @@ def test_a_placed_prefix_places_dotted_names() -> None:
     assert placed_role("environment", placement) is None
 
 
-def test_calls_count_loops_by_length_and_nested_fragments() -> None:
+def test_calls_in_loops_count_once_per_step() -> None:
     def tick(x, _):
         return on("a", lambda x: on("b")(x))(on("b")(x)), None
 
@@ -65,19 +65,19 @@ def test_calls_count_loops_by_length_and_nested_fragments() -> None:
     assert outermost == {"a": 7, "b": 6}
 
 
-def test_a_fragment_is_its_function() -> None:
+def test_a_fragment_behaves_like_its_function() -> None:
     @fragment
     def scale(x, factor, *, offset=0):
-        """Scale it."""
+        """Scale an array."""
         return {"y": x * factor + offset, "n": None}
 
-    assert scale.__name__ == "scale" and scale.__doc__ == "Scale it."
+    assert scale.__name__ == "scale" and scale.__doc__ == "Scale an array."
     assert scale(X, 2, offset=1)["y"].tolist() == [1, 3, 5, 7]
     assert jax.grad(lambda x: scale(x, 2)["y"].sum())(X).tolist() == [2] * 4
     assert jax.vmap(lambda x: scale(x, 3)["y"])(X).tolist() == [0, 3, 6, 9]
 
 
-def test_alone_a_merge_is_the_identity_and_a_replica_is_0_of_1() -> None:
+def test_outside_weft_a_merge_is_the_identity_and_a_replica_is_0_of_1() -> None:
     tree = {"a": X, "b": (X.sum(), 2.0)}
     assert jax.tree.map(lambda x: jnp.asarray(x).tolist(), all_mean(tree)) == {"a": [0, 1, 2, 3], "b": (6, 2)}
     assert jax.tree.map(lambda x: jnp.asarray(x).tolist(), all_sum(tree)) == {"a": [0, 1, 2, 3], "b": (6, 2)}
@@ -85,18 +85,18 @@ def test_alone_a_merge_is_the_identity_and_a_replica_is_0_of_1() -> None:
 
 
 @pytest.mark.parametrize("value", [jnp.int32(1), jnp.array(True), jax.random.key(0)], ids=["int", "bool", "key"])
-def test_a_mean_of_what_has_no_mean_is_refused(value) -> None:
+def test_all_mean_refuses_dtypes_without_a_mean(value) -> None:
     with pytest.raises(WeftError, match=r"all_mean of \['count'\].*cast it"):
         all_mean({"count": value})
 
 
-def test_a_sum_of_what_has_no_sum_is_refused() -> None:
+def test_all_sum_refuses_dtypes_without_a_sum() -> None:
     assert int(all_sum(jnp.int32(3))) == 3
     with pytest.raises(WeftError, match="all_sum of its argument, which is bool"):
         all_sum(jnp.array(True))
 
 
-def test_a_call_within_a_call_of_the_same_name_is_one_call() -> None:
+def test_a_call_inside_a_call_of_the_same_name_counts_as_one_call() -> None:
     inner = on("env")
     jaxpr = jax.make_jaxpr(lambda x: on("env", lambda x: inner(inner(x)))(x))(jnp.zeros(2))
     assert count_calls(jaxpr.jaxpr, "env") == 1

@@ -1,4 +1,4 @@
-"""What tracing names, counts and refuses."""
+"""Tracing: names of leaves and metrics, counts of steps, refused algorithms."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,7 +44,7 @@ def test_environment_steps_are_counted_per_iteration(length: int) -> None:
     ],
     ids=["dtype", "shape", "structure", "result", "metrics"],
 )
-def test_a_step_that_does_not_keep_the_state_is_refused(loop: Any, message: str) -> None:
+def test_a_step_that_changes_the_structure_of_the_state_is_refused(loop: Any, message: str) -> None:
     with pytest.raises(WeftError, match=message):
         trace(toy({"x": jnp.zeros(4)}, loop), env_of(4))
 
@@ -68,17 +68,17 @@ class Settings(Algorithm):
 
 
 @pytest.mark.parametrize("settings", [{"unused": 3.0}, {"built": (1,)}], ids=["plain", "factory"])
-def test_a_setting_that_nothing_reads_is_refused(settings: dict[str, Any]) -> None:
+def test_an_unread_setting_with_another_value_than_its_default_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(WeftError, match=f"Settings never read its setting {next(iter(settings))}="):
         Plan.of(Settings(**settings), env_of, "fused").project()
 
 
-def test_settings_that_are_read_or_left_alone_are_accepted_every_time() -> None:
+def test_settings_that_are_read_or_keep_their_default_are_accepted_every_time() -> None:
     for used in (3.0, 3.0, 1.0):
         Plan.of(Settings(used=used, num_envs=8), env_of, "fused").project()
 
 
-def test_recording_notes_reads_inside_fragments_only_when_they_happen() -> None:
+def test_record_reads_records_settings_when_a_fragment_reads_them() -> None:
     copy, reads = record_reads(Settings(used=5.0))
     assert not reads
     assert float(copy.move(jnp.float32(1))) == 6  # type: ignore[attr-defined]
@@ -91,7 +91,7 @@ def test_an_algorithm_that_never_steps_its_environment_is_refused() -> None:
         train_in_memory(toy({"x": jnp.zeros(4)}, lambda s: {"x": on("a")(s["x"])}), env_of, steps=10)
 
 
-def test_results_that_nothing_uses_are_not_computed_but_their_fragments_are_known() -> None:
+def test_unused_results_are_not_computed_but_their_fragments_are_listed() -> None:
     def loop(s):
         on("unused")(s["x"])
         return {"x": on("a")(s["x"])}

@@ -1,4 +1,4 @@
-"""Named layouts, and what their text may say."""
+"""Named layouts and their options as text."""
 
 import pytest
 
@@ -25,7 +25,7 @@ from weft.layout.catalogue import LAYOUTS, parse
         ),
     ],
 )
-def test_text_stands_for_a_layout_and_stays_its_name(text: str, printed: str) -> None:
+def test_parsing_returns_the_layout_and_keeps_the_text_as_its_name(text: str, printed: str) -> None:
     assert str(parse(text)) == printed
     assert parse(text).name == text
 
@@ -47,11 +47,11 @@ def test_text_stands_for_a_layout_and_stays_its_name(text: str, printed: str) ->
         ("impala:actors=4,learners=3", "4 lanes cannot be divided evenly over 3 replicas of learner"),
     ],
 )
-def test_text_that_says_something_else_is_refused(text: str, message: str) -> None:
+def test_invalid_layout_text_is_refused(text: str, message: str) -> None:
     with pytest.raises(WeftError, match=message):
         parse(text)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_every_layout_has_one_line_about_itself(name: str) -> None:
+def test_every_layout_has_a_docstring(name: str) -> None:
     assert (LAYOUTS[name].__doc__ or "").strip().endswith(".")

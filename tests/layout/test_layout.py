@@ -1,4 +1,4 @@
-"""Layouts refuse what cannot be meant."""
+"""Layouts: invalid ones are refused, and valid ones print their roles."""
 
 import pytest
 
@@ -20,12 +20,12 @@ from weft.errors import WeftError
         ((Role("one", ("a",), replicas=1.5),), "replicas=1.5"),  # type: ignore[arg-type]
     ],
 )
-def test_a_layout_that_cannot_be_meant_is_refused(roles: tuple[Role, ...], message: str) -> None:
+def test_an_invalid_layout_is_refused(roles: tuple[Role, ...], message: str) -> None:
     with pytest.raises(WeftError, match=message):
         Layout(*roles)
 
 
-def test_shares_count_replicas_and_devices() -> None:
+def test_the_batch_divisor_counts_replicas_and_devices() -> None:
     assert Role("one", ("a",), replicas=3, devices=2).batch_divisor == 6
 
 

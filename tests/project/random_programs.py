@@ -1,8 +1,8 @@
-"""Random training loops: random fragments, host code, nested loops, glue and wirings of the state, as plain data and
-its interpreter.
+"""Random training loops as plain data, and an interpreter for them.
 
-All arithmetic is on small whole numbers, also where the type is float: every result is exact, so a program has one
-right answer however its operations are grouped.
+A loop has random fragments, host code, nested loops, glue and a random assignment of values to the next state. All
+arithmetic is on small whole numbers, even if the dtype is float. Every result is therefore exact, and a program has one
+correct result for any grouping of its operations.
 """
 
 from collections.abc import Callable, Sequence
@@ -82,7 +82,7 @@ OPS: dict[str, tuple[tuple[str, ...], str, Callable[..., Any]]] = {
 
 
 def interpret(body: tuple[Any, ...], values: list[Any]) -> list[Any]:
-    """Run statements over a growing list of values."""
+    """Execute statements, each of which appends its results to the list of values."""
     for statement in body:
         match statement:
             case Glue(op, args):
@@ -112,7 +112,7 @@ def _scan(scan: Scan, values: list[Any]) -> list[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Random(Algorithm):
-    """A random loop: the state's kinds, the statements of one iteration, where each next leaf and metric comes from."""
+    """A random loop: kinds of the leaves, statements of one iteration, and indices of the next leaves and metrics."""
 
     kinds: tuple[str, ...]
     body: tuple[Any, ...]
@@ -137,7 +137,7 @@ def _first(kind: str, key: jax.Array) -> jax.Array:
 
 @st.composite
 def programs(draw: st.DrawFn) -> tuple[Random, Layout]:
-    """A random loop of 2 to 5 fragments and loops up to two deep, with a layout of 1 to 3 roles for it."""
+    """A random loop of 2 to 5 fragments, with loops nested at most two deep, and a layout of 1 to 3 roles for it."""
     kinds = tuple(draw(st.lists(st.sampled_from(KINDS), min_size=2, max_size=5))) + ("float", "key")
     names = FRAGMENTS[: draw(st.integers(2, 5))]
     body, final = _body(draw, list(kinds), names, depth=2, must=names)
@@ -163,17 +163,17 @@ def _body(draw: st.DrawFn, kinds: list[str], names: tuple[str, ...], depth: int,
     while must or draw(st.booleans()):
         choices = ["call", *(["scan"] if depth else []), "glue"]
         now, must = must[: (count := draw(st.integers(1, 3)))], must[count:]
-        statement, made = _STATEMENTS[draw(st.sampled_from(choices))](draw, kinds, names, depth, now)
+        statement, result_kinds = _STATEMENTS[draw(st.sampled_from(choices))](draw, kinds, names, depth, now)
         if not isinstance(statement, Scan):
             must = now[isinstance(statement, Call) :] + must
         if statement is not None:
             body.append(statement)
-            kinds = [*kinds, *made]
+            kinds = [*kinds, *result_kinds]
     return tuple(body), kinds
 
 
 def _glue(draw: st.DrawFn, kinds: list[str], names: tuple[str, ...], depth: int, must: tuple[str, ...]) -> Any:
-    possible = sorted(op for op, (given, _, _) in OPS.items() if set(given) <= set(kinds))
+    possible = sorted(op for op, (operands, _, _) in OPS.items() if set(operands) <= set(kinds))
     if not possible:
         return None, []
     op = draw(st.sampled_from(possible))
@@ -185,7 +185,7 @@ def _call(draw: st.DrawFn, kinds: list[str], names: tuple[str, ...], depth: int,
     if not names:
         return None, []
     args = draw(st.lists(_newest_first(range(len(kinds))), min_size=1, max_size=4))
-    # A fragment may hold others, of later names, so that nesting ends.
+    # A fragment may hold fragments with later names only, so the nesting is finite.
     name = must[0] if must else draw(st.sampled_from(names))
     body, inner = _body(draw, [kinds[i] for i in args], names[names.index(name) + 1 :], depth=min(depth, 1))
     results = tuple(draw(st.lists(st.integers(0, len(inner) - 1), min_size=1, max_size=3)))
@@ -206,8 +206,8 @@ def _scan_statement(
     carry_out = tuple(draw(_of_kind(inner, kinds[i])) for i in carry)
     floats = [i for i, kind in enumerate(inner) if kind == "float"]
     ys = tuple(draw(st.lists(st.sampled_from(floats), max_size=2))) if floats else ()
-    made = [*(kinds[i] for i in carry), *(f"float{length}" for _ in ys)]
-    return Scan(length, draw(st.booleans()), carry, xs, body, carry_out, ys), made
+    result_kinds = [*(kinds[i] for i in carry), *(f"float{length}" for _ in ys)]
+    return Scan(length, draw(st.booleans()), carry, xs, body, carry_out, ys), result_kinds
 
 
 _STATEMENTS = {"glue": _glue, "call": _call, "scan": _scan_statement}
@@ -218,7 +218,7 @@ def _of_kind(kinds: list[str], kind: str) -> st.SearchStrategy[int]:
 
 
 def _newest_first(indices: Sequence[int]) -> st.SearchStrategy[int]:
-    """Simple examples then chain their statements, instead of all starting from the state."""
+    """Prefer recent values, so that simple examples chain their statements."""
     return st.sampled_from(list(indices)[::-1])
 
 

@@ -1,4 +1,4 @@
-"""Who needs what, and who makes what nobody has to."""
+"""Demand: the values that each role needs, and the role that produces each output."""
 
 import jax.numpy as jnp
 from jax import lax
@@ -19,7 +19,7 @@ def homes(loop, start, layout=TWO) -> dict[str, str]:
     return dict(zip((*projection.trace.state_names, *projection.trace.metric_names), projection.homes, strict=True))
 
 
-def test_glue_is_computed_where_it_is_needed() -> None:
+def test_glue_runs_on_every_role_that_needs_its_result() -> None:
     def loop(s):
         return {"x": on("a")(s["x"] + s["n"]), "y": on("b")(s["y"] + s["n"]), "n": (s["n"] + 1) % 7}
 
@@ -28,7 +28,7 @@ def test_glue_is_computed_where_it_is_needed() -> None:
     assert homes(loop, start) == {"state['x']": "one", "state['y']": "two", "state['n']": "one"}
 
 
-def test_only_what_is_needed_crosses() -> None:
+def test_only_needed_values_cross() -> None:
     def loop(s):
         used, unused = on("a", lambda x: (x + 1, x + 2))(s["x"])
         return {"x": unused, "y": on("b")(used)}
@@ -36,7 +36,7 @@ def test_only_what_is_needed_crosses() -> None:
     assert crossing(loop, {"x": jnp.zeros(4), "y": jnp.zeros(4)}) == ["one->two a[0] x1"]
 
 
-def test_a_stack_crosses_in_one_piece_from_whoever_has_its_rows() -> None:
+def test_a_stacked_value_crosses_once_from_a_role_that_has_its_rows() -> None:
     def loop(s):
         def tick(c, _):
             x = on("a")(c)
@@ -45,7 +45,7 @@ def test_a_stack_crosses_in_one_piece_from_whoever_has_its_rows() -> None:
         x, xs = lax.scan(tick, s["x"], length=5)
         return {"x": x, "sum": on("b", lambda xs: xs.sum(0))(xs)}
 
-    # The second role gets every row in the loop anyway and stacks them itself.
+    # The second role receives every row inside the loop and stacks them itself.
     assert crossing(loop, {"x": jnp.zeros(4), "sum": jnp.zeros(4)}) == ["one->two a x5", "two->one state['x'] x5"]
 
     def without(s):
@@ -57,7 +57,7 @@ def test_a_stack_crosses_in_one_piece_from_whoever_has_its_rows() -> None:
     assert edge.startswith("one->two") and edge.endswith("x1")
 
 
-def test_what_nobody_has_is_made_where_least_is_sent() -> None:
+def test_an_output_that_no_role_has_is_produced_where_the_fewest_bytes_are_sent() -> None:
     def loop(s):
         large, small = on("a")(s["large"]), on("b")(s["small"])
         return {"large": large, "small": small}, {"both": Mean.of(large.sum() + small.sum())}
@@ -77,16 +77,16 @@ def test_a_metric_has_one_home() -> None:
     assert found["metrics['mixed'].total"] == found["metrics['mixed'].count"]
 
 
-def test_what_nobody_needs_is_made_once() -> None:
+def test_an_output_that_no_role_needs_is_produced_once() -> None:
     def loop(s):
         return {"x": on("a")(s["x"]), "y": on("b")(s["y"])}, {"constant": Mean.of(jnp.float32(2))}
 
     projection = projected(toy({"x": jnp.zeros(4), "y": jnp.zeros(4)}, loop), TWO)
-    made = [index for program in projection.programs.values() for index in program.outputs]
-    assert sorted(made) == [0, 1, 2, 3]
+    produced = [index for program in projection.programs.values() for index in program.outputs]
+    assert sorted(produced) == [0, 1, 2, 3]
 
 
-def test_a_role_that_starts_from_a_leaf_gets_it_again() -> None:
+def test_a_role_that_starts_from_a_leaf_receives_its_next_value() -> None:
     def loop(s):
         w = on("b", lambda w, x: w + x.sum())(s["w"], on("a", lambda x, w: x + w)(s["x"], s["w"]))
         return {"x": s["x"], "w": w}

@@ -1,4 +1,4 @@
-"""What may be overwritten is, and nothing else."""
+"""Segments overwrite all inputs that they may overwrite, and no others."""
 
 import jax.numpy as jnp
 from jax import lax
@@ -12,7 +12,7 @@ TWO = apart(one="a", two="b")
 
 
 def donated(program: Program) -> list[list[str]]:
-    """By run, the names of the inputs that it overwrites."""
+    """By segment: the names of the inputs that it overwrites."""
     found = find_donations(program)
     runs = [step for step, _ in walk(program.steps) if isinstance(step, Compute)]
     assert set(found) == set(runs)
@@ -23,38 +23,38 @@ def of(start, loop, layout, role) -> list[list[str]]:
     return donated(projected(toy(start, loop), layout).programs[role])
 
 
-def test_a_program_of_one_run_overwrites_its_whole_state() -> None:
+def test_a_program_of_one_segment_overwrites_its_whole_state() -> None:
     start = {"x": jnp.zeros(4), "n": jnp.int32(0), "w": jnp.zeros((2, 2))}
     found = of(start, lambda s: {"x": on("a")(s["x"]), "n": s["n"] + 1, "w": s["w"] * 2}, apart(one="*"), "one")
     assert found == [["state['n']", "state['w']", "state['x']"]]
 
 
-def test_what_is_sent_received_or_reported_is_never_overwritten() -> None:
+def test_sent_and_received_values_are_never_overwritten() -> None:
     def loop(s):
         x = on("a")(s["x"])
         return {"x": x, "y": on("b", lambda y, x: y + x)(s["y"], x)}
 
     projection = projected(toy({"x": jnp.zeros(4), "y": jnp.zeros(4)}, loop), TWO)
-    # `x` goes to the other role, which may still read it while the next iteration runs.
+    # `x` is sent to the other role, which may still read it during the next iteration.
     assert donated(projection.programs["one"]) == [[]]
     assert donated(projection.programs["two"]) == [["state['y']"]]
 
 
-def test_a_carry_that_is_sent_is_not_overwritten_and_one_that_is_not_is() -> None:
+def test_a_carry_is_overwritten_unless_it_is_sent() -> None:
     def loop(s):
         def tick(carry, _):
-            kept, sent = carry
-            kept, sent = on("a", lambda k, s: (k + 1, s + 1))(kept, sent)
-            return (kept, on("b")(sent)), None
+            local, sent = carry
+            local, sent = on("a", lambda k, s: (k + 1, s + 1))(local, sent)
+            return (local, on("b")(sent)), None
 
-        (kept, sent), _ = lax.scan(tick, (s["kept"], s["sent"]), length=3)
-        return {"kept": kept, "sent": sent}
+        (local, sent), _ = lax.scan(tick, (s["local"], s["sent"]), length=3)
+        return {"local": local, "sent": sent}
 
-    found = of({"kept": jnp.zeros(4), "sent": jnp.zeros(4)}, loop, TWO, "one")
-    assert found == [["state['kept']"]]
+    found = of({"local": jnp.zeros(4), "sent": jnp.zeros(4)}, loop, TWO, "one")
+    assert found == [["state['local']"]]
 
 
-def test_what_a_loop_collects_is_never_overwritten() -> None:
+def test_values_stacked_by_a_loop_are_never_overwritten() -> None:
     def loop(s):
         _, xs = lax.scan(lambda c, _: ((new := on("b")(on("a")(c))), new), s["x"], length=3)
         return {"x": s["x"], "last": xs[-1]}
@@ -63,7 +63,7 @@ def test_what_a_loop_collects_is_never_overwritten() -> None:
     assert_unchanged(toy({"x": jnp.zeros(4), "last": jnp.zeros(4)}, loop), TWO)
 
 
-def test_what_is_merged_belongs_to_all_replicas() -> None:
+def test_merged_values_are_never_overwritten() -> None:
     def loop(s):
         return {"x": s["x"] + 1, "w": on("a", lambda x, w: all_mean(w + x.sum()) * 2)(s["x"], s["w"])}
 
@@ -74,7 +74,7 @@ def test_what_is_merged_belongs_to_all_replicas() -> None:
     assert not merged & {value for values in find_donations(program).values() for value in values}
 
 
-def test_a_value_that_two_leaves_share_is_not_overwritten() -> None:
+def test_a_received_value_that_two_leaves_share_is_not_overwritten() -> None:
     def loop(s):
         x = on("a")(s["x"])
         return {"x": x, "again": x, "z": on("a", lambda a, b: a + b)(s["again"], s["z"])}
@@ -86,11 +86,11 @@ def test_a_value_that_two_leaves_share_is_not_overwritten() -> None:
     start = dict.fromkeys(("x", "again", "z"), jnp.zeros(4))
     program = projected(toy(start, passing), TWO).programs["two"]
     assert "state['again']" not in sum(donated(program), [])
-    # In one program XLA itself gives two results, so all may be overwritten.
+    # Within one program XLA returns two separate results, so all inputs may be overwritten.
     assert of(start, loop, apart(one="*"), "one") == [["state['again']", "state['x']", "state['z']"]]
 
 
-def test_leaves_that_hold_one_array_are_not_overwritten() -> None:
+def test_leaves_that_hold_the_same_array_are_not_overwritten() -> None:
     def loop(s):
         z = on("b", lambda p, q, x: jnp.mod(p + 2 * q + x, 31))(s["p"], s["q"], on("a")(s["x"]))
         return {"x": s["x"], "p": z, "q": z}
@@ -100,7 +100,7 @@ def test_leaves_that_hold_one_array_are_not_overwritten() -> None:
     assert_unchanged(algo, TWO)
 
 
-def test_a_value_that_a_later_run_reads_is_not_overwritten() -> None:
+def test_a_value_that_a_later_segment_reads_is_not_overwritten() -> None:
     def loop(s):
         y = on("b")(on("a", lambda x: x + 1)(s["x"]))
         return {"x": on("a", lambda x, y: jnp.mod(x + y, 31))(s["x"], y)}
@@ -111,7 +111,7 @@ def test_a_value_that_a_later_run_reads_is_not_overwritten() -> None:
     assert_unchanged(algo, TWO)
 
 
-def test_an_input_that_nothing_takes_the_place_of_is_kept() -> None:
+def test_an_input_without_an_output_of_its_shape_is_not_overwritten() -> None:
     def loop(s):
         return {"x": on("a", lambda x, t: x + t.sum())(s["x"], s["table"]), "table": s["table"]}
 
@@ -119,9 +119,9 @@ def test_an_input_that_nothing_takes_the_place_of_is_kept() -> None:
     assert names == ["state['x']"]
 
 
-def test_values_read_again_in_the_next_step_are_kept() -> None:
+def test_a_value_read_in_every_step_of_a_loop_is_not_overwritten() -> None:
     def loop(s):
-        # `y` is made once and read in every step of the loop.
+        # `y` is computed once and read in every step of the loop.
         y = on("a", lambda x: x * 3)(s["x"])
         x, _ = lax.scan(lambda c, _: (on("b")(on("a", lambda c, y: c + y)(c, y)), None), s["x"], length=3)
         return {"x": x}

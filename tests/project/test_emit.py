@@ -1,4 +1,4 @@
-"""Programs are in step with each other: what one sends the other receives, in few messages."""
+"""Programs match each other: every message that is sent is received, and messages are few."""
 
 from collections import Counter
 
@@ -20,8 +20,8 @@ def shape(steps: tuple[Step, ...]) -> list:
     return [shape(step.body) if isinstance(step, Loop) else names[type(step)] for step in steps]
 
 
-def assert_in_step(projection: Projection) -> None:
-    """Every message is sent as often as it is received, with as many values of the same types."""
+def assert_messages_match(projection: Projection) -> None:
+    """Assert that every message is received as often as it is sent, with values of the same shapes and dtypes."""
     sent: Counter = Counter()
     received: Counter = Counter()
     for role, program in projection.programs.items():
@@ -35,7 +35,7 @@ def assert_in_step(projection: Projection) -> None:
     assert sent == received
 
 
-def assert_bound_before_read(projection: Projection) -> None:
+def assert_written_before_read(projection: Projection) -> None:
     for program in projection.programs.values():
         bound = {program.replica_index, *program.inputs.values()}
         _bind(program.steps, bound)
@@ -68,14 +68,14 @@ def _bind(steps: tuple[Step, ...], bound: set) -> None:
 
 @settings(max_examples=60)
 @given(programs())
-def test_random_programs_are_in_step(program) -> None:
+def test_in_random_programs_every_sent_message_is_received(program) -> None:
     algo, layout = program
     projection = project(algo, env_of, layout)
-    assert_in_step(projection)
-    assert_bound_before_read(projection)
+    assert_messages_match(projection)
+    assert_written_before_read(projection)
 
 
-def test_what_is_due_to_one_receiver_goes_as_one_message() -> None:
+def test_values_due_to_one_receiver_are_sent_as_one_message() -> None:
     def loop(s):
         p, q = on("a", lambda x: (x + 1, x + 2))(s["x"])
         r = on("a")(p)
@@ -84,10 +84,10 @@ def test_what_is_due_to_one_receiver_goes_as_one_message() -> None:
     projection = projected(toy({"x": jnp.zeros(4)}, loop), TWO)
     assert shape(projection.programs["one"].steps) == [["run", "send", "receive"]]
     assert shape(projection.programs["two"].steps) == [["receive", "run", "send"]]
-    assert_in_step(projection)
+    assert_messages_match(projection)
 
 
-def test_a_role_of_device_code_alone_is_one_run() -> None:
+def test_a_role_with_only_device_code_is_one_compiled_segment() -> None:
     def loop(s):
         x, _ = lax.scan(lambda c, _: (on("b")(on("a")(c)), None), s["x"], length=3)
         return {"x": on("c")(x)}
@@ -97,7 +97,7 @@ def test_a_role_of_device_code_alone_is_one_run() -> None:
     assert not program.communicates
 
 
-def test_a_shared_loop_exchanges_in_every_step() -> None:
+def test_a_shared_loop_sends_in_every_step() -> None:
     def loop(s):
         x, xs = lax.scan(lambda c, _: (on("b")(on("a")(c)), c), s["x"], length=3)
         return {"x": x, "xs": xs}
@@ -105,12 +105,12 @@ def test_a_shared_loop_exchanges_in_every_step() -> None:
     projection = projected(toy({"x": jnp.zeros(4), "xs": jnp.zeros((3, 4))}, loop), TWO)
     sends = [times for step, times in walk(projection.programs["one"].steps) if isinstance(step, Send)]
     assert sends == [3]
-    assert_in_step(projection)
-    assert_bound_before_read(projection)
+    assert_messages_match(projection)
+    assert_written_before_read(projection)
 
 
 @pytest.mark.parametrize("counts", [(4, 1), (1, 4), (4, 2)])
-def test_parts_are_as_many_as_partners(counts: tuple[int, int]) -> None:
+def test_a_message_has_one_payload_for_each_linked_replica(counts: tuple[int, int]) -> None:
     algo = toy(lambda env: {"x": jnp.zeros(env.num_envs)}, lambda s: {"x": on("b")(on("a")(s["x"]))})
     projection = projected(algo, copies(a=counts[0], b=counts[1]))
     fan = max(counts) // min(counts)

@@ -1,4 +1,4 @@
-"""How values go between replicas: read off their shapes."""
+"""Links between replicas are derived from the shapes of a value."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ def test_values_that_cannot_be_linked_are_refused(counts: Any, shapes: Any, mess
         linked(*counts, shapes)
 
 
-def test_counts_must_divide_each_other() -> None:
+def test_one_batch_divisor_must_divide_the_other() -> None:
     with pytest.raises(
         WeftError,
         match="from source, which divides the batch by 4, to dest, .* by 6: .* one of the two numbers divides",
@@ -63,7 +63,7 @@ def test_counts_must_divide_each_other() -> None:
 
 
 def chain(s: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """A row per environment goes through three roles and back, by its first axis and by its second."""
+    """Sends a row per environment through three roles and back, along its first and its second axis."""
     x = on("a", lambda x: x * 2 + 1)(s["x"])
     y = on("b", lambda x, y: jnp.mod(x.T * 3 + y, 31))(x, s["y"])
     z = on("c", lambda y, w: jnp.mod(y.T + w, 31))(y, s["w"])
@@ -104,7 +104,7 @@ def test_time_leads_and_the_batch_axis_is_second() -> None:
     algo = toy(lambda env: {"x": jnp.arange(4.0)[: env.num_envs], "n": jnp.zeros((env.num_envs, 3))}, loop)
     (edge,) = [edge for edge in projected(algo, copies(a=2, b=1)).edges if edge.dest == "b"]
     assert (edge.link, edge.times, edge.bytes) == (Link("gather", 2, 1), 1, 3 * 4 * 4)
-    # The start is the same for both shares, so that is what the rows of both must be.
+    # Both replicas start from the same values, so the gathered rows must be equal for both.
     ended, _ = run(toy(lambda env: rows(env) | {"n": jnp.zeros((env.num_envs, 3))}, by_rows), copies(a=2, b=1))
     assert_same(ended, plain(toy(lambda env: rows(env) | {"n": jnp.zeros((env.num_envs, 3))}, by_rows))[0])
 
@@ -124,7 +124,7 @@ def test_folding_time_into_the_batch_before_crossing_is_refused() -> None:
         projected(algo, copies(a=2, b=1))
 
 
-def test_what_all_replicas_agree_on_is_taken_from_the_first() -> None:
+def test_a_value_that_is_equal_on_all_replicas_is_received_from_the_first() -> None:
     def loop(s):
         mean = on("a", lambda x: all_mean(jnp.mean(x)))(s["x"])
         return {"x": jnp.mod(on("a", lambda x, w: x + w)(s["x"], s["w"]), 32), "w": on("b")(mean)}
@@ -134,7 +134,7 @@ def test_what_all_replicas_agree_on_is_taken_from_the_first() -> None:
     assert_unchanged(algo, copies(a=2, b=1))
 
 
-def test_a_value_without_a_batch_axis_that_is_not_merged_is_refused() -> None:
+def test_an_unmerged_value_without_a_batch_axis_is_refused() -> None:
     def loop(s):
         return {"x": s["x"], "w": on("b")(on("a", jnp.mean)(s["x"]))}
 

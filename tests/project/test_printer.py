@@ -1,4 +1,4 @@
-"""What is printed about a projection, held against files that people have read."""
+"""Prints of projections are equal to the golden files."""
 
 import json
 from pathlib import Path
@@ -46,17 +46,17 @@ def described(layout: Layout) -> dict[str, Any]:
 
 @pytest.mark.parametrize("style", FORMATS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_prints_are_as_they_were_read(layout: str, style: str) -> None:
+def test_prints_equal_the_golden_files(layout: str, style: str) -> None:
     expected = (GOLDEN / f"{layout}.{style}.txt").read_text()
     assert FORMATS[style](described(LAYOUTS[layout])) + "\n" == expected
 
 
-def test_the_json_says_all_that_the_description_says() -> None:
+def test_the_json_holds_the_whole_description() -> None:
     description = described(LAYOUTS["replicas"])
     assert json.loads(as_json(description)) == description
 
 
-def test_a_program_of_several_iterations_prints_rates_of_one() -> None:
+def test_a_program_of_several_iterations_prints_rates_per_iteration() -> None:
     algo = toy(lambda env: {"x": jnp.arange(float(env.num_envs)), "w": jnp.float32(0)}, loop)
     one, five = (describe(projected(algo, LAYOUTS["apart"], length)) for length in (1, 5))
     assert [edge["rate"] for edge in one["edges"]] == [edge["rate"] for edge in five["edges"]]
@@ -64,7 +64,7 @@ def test_a_program_of_several_iterations_prints_rates_of_one() -> None:
     assert one["environment steps per iteration"] == five["environment steps per iteration"] == 16
 
 
-def test_merges_are_printed_with_the_role_that_makes_them() -> None:
+def test_a_merge_is_printed_with_its_role() -> None:
     def merging(s):
         return {"x": s["x"], "w": on("a", lambda x, w: all_mean(w + x.sum()))(s["x"], s["w"])}
 
@@ -75,7 +75,7 @@ def test_merges_are_printed_with_the_role_that_makes_them() -> None:
 
 
 @pytest.mark.parametrize(("size", "printed"), [(8, "8 B"), (1000, "1.0 kB"), (2_500_000, "2.5 MB"), (4e9, "4.0 GB")])
-def test_bytes_are_printed_in_a_unit_that_fits(size: float, printed: str) -> None:
+def test_bytes_are_printed_in_the_fitting_unit(size: float, printed: str) -> None:
     edge = {"from": "a", "to": "b", "value": "x", "kind": "stream", "rate": "r", "bytes": size}
     edge |= {"replicas": "gather", "axis": 1}
     text = as_text({"layout": "l", "environment steps per iteration": 1, "roles": [], "edges": [edge]})

@@ -1,4 +1,4 @@
-"""Projected loops compute what the loop computes, whatever lies in them."""
+"""A projected loop computes the same values as the loop itself."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def grad(x: jax.Array) -> jax.Array:
     ],
     ids=["custom_vjp", "vmap", "remat", "while", "cond", "grad", "jit", "fori", "sort"],
 )
-def test_anything_may_lie_inside_a_fragment(inner: Any) -> None:
+def test_a_fragment_may_hold_any_jax_code(inner: Any) -> None:
     assert_unchanged(toy({"x": jnp.arange(4.0)}, lambda s: {"x": mod(on("b")(on("a", inner)(s["x"])))}), TWO)
 
 
@@ -63,11 +63,11 @@ def test_anything_may_lie_inside_a_fragment(inner: Any) -> None:
     ],
     ids=["vmap", "remat", "grad", "map", "cond"],
 )
-def test_a_fragment_may_lie_inside_anything_of_one_role(outer: Any) -> None:
+def test_a_fragment_may_be_inside_any_jax_code_of_one_role(outer: Any) -> None:
     assert_unchanged(toy({"x": jnp.arange(4.0)}, lambda s: {"x": mod(on("b")(mod(outer(s["x"]))))}), TWO)
 
 
-def test_leaves_may_be_passed_through_swapped_unused_and_constant() -> None:
+def test_state_leaves_may_be_unchanged_swapped_unused_or_constant() -> None:
     def loop(s):
         a = on("a")(s["x"])
         b = on("b")(mod(a))
@@ -96,7 +96,7 @@ def test_leaves_may_be_passed_through_swapped_unused_and_constant() -> None:
         assert_unchanged(toy(start, loop), layout, iterations=4)
 
 
-def test_a_value_may_be_needed_by_several_roles_and_a_role_may_only_forward() -> None:
+def test_several_roles_may_need_a_value_that_one_of_them_only_stores() -> None:
     def loop(s):
         a = mod(on("a")(s["x"]))
         b, c = on("b")(a), on("c", lambda a, b: a + b)(a, s["held"])
@@ -109,7 +109,7 @@ def test_a_value_may_be_needed_by_several_roles_and_a_role_may_only_forward() ->
     assert receivers == {"two", "three"}
 
 
-def test_keys_booleans_and_integers_cross() -> None:
+def test_keys_booleans_and_integers_may_cross() -> None:
     def loop(s):
         key, key_a = jax.random.split(s["key"])
         noise, flag, keys = on("a", lambda k: (jax.random.randint(k, (4,), 0, 9), True, jax.random.split(k, 3)))(key_a)
@@ -153,20 +153,20 @@ def test_loops_may_nest_run_backwards_and_leave_results_unused(reverse: bool) ->
     assert_unchanged(toy(start, loop), apart(one="*"))
 
 
-def test_a_loop_may_swap_what_it_carries() -> None:
+def test_a_loop_may_swap_the_parts_of_its_carry() -> None:
     def loop(s):
         def tick(carry, _):
             left, right, x = carry
             return (right, left, jnp.mod(on("b")(on("a", lambda x, y: x + y)(x, left)), 31)), right
 
-        (left, right, x), seen = lax.scan(tick, (s["left"], s["right"], s["x"]), length=3)
-        return {"left": left, "right": right, "x": x, "seen": seen}
+        (left, right, x), stacked = lax.scan(tick, (s["left"], s["right"], s["x"]), length=3)
+        return {"left": left, "right": right, "x": x, "stacked": stacked}
 
-    start = {"left": jnp.float32(1), "right": jnp.float32(2), "x": jnp.arange(4.0), "seen": jnp.zeros(3)}
+    start = {"left": jnp.float32(1), "right": jnp.float32(2), "x": jnp.arange(4.0), "stacked": jnp.zeros(3)}
     assert_unchanged(toy(start, loop), TWO)
 
 
-def test_metrics_may_be_constants_or_anything() -> None:
+def test_metrics_may_be_constants_state_or_results_of_several_roles() -> None:
     def loop(s):
         x = mod(on("b")(on("a")(s["x"])))
         metrics = {
@@ -196,12 +196,12 @@ def test_a_metric_keeps_its_mean_over_replicas(counts: tuple[int, int]) -> None:
             assert ours[name].total / ours[name].count == theirs[name].total / theirs[name].count, name
 
 
-def shares(total: int, count: int) -> np.ndarray:
+def rows_by_share(total: int, count: int) -> np.ndarray:
     return np.arange(float(total), dtype=np.float32).reshape(count, -1)
 
 
 def merging(operation: Any) -> Any:
-    """Rows move by what is merged over all, and a weight keeps it."""
+    """A loop that merges the sums of all rows into a weight."""
 
     def learn(x, w):
         merged = operation(jnp.sum(x) + w)
@@ -217,10 +217,10 @@ def merging(operation: Any) -> Any:
 @pytest.mark.parametrize("where", ["replicas", "devices"])
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize(("operation", "reduce"), [(all_mean, np.mean), (all_sum, np.sum)], ids=["mean", "sum"])
-def test_merges_are_those_of_the_shares(operation: Any, reduce: Any, count: int, where: str) -> None:
+def test_a_merge_is_the_mean_or_sum_over_the_shares(operation: Any, reduce: Any, count: int, where: str) -> None:
     layout = Layout(Role("a", ("*",), **{where: count}))
     ended, _ = run(merging(operation), layout, iterations=3)
-    rows, w = shares(8, count), np.float32(1)
+    rows, w = rows_by_share(8, count), np.float32(1)
     for _ in range(3):
         rows, w = rows + 1, reduce([part.sum() + w for part in rows])
     np.testing.assert_array_equal(ended["x"], rows.reshape(-1))
@@ -228,7 +228,7 @@ def test_merges_are_those_of_the_shares(operation: Any, reduce: Any, count: int,
 
 
 @pytest.mark.parametrize("where", ["replicas", "devices"])
-def test_a_merge_inside_loops_calls_and_several_leaves(where: str) -> None:
+def test_a_merge_may_be_inside_loops_and_calls_and_have_several_leaves(where: str) -> None:
     def learn(x, w):
         def tick(c, row):
             tree = all_sum({"row": row, "n": jnp.int32(1), "one": 1.0})
@@ -258,7 +258,7 @@ def test_a_merge_inside_loops_calls_and_several_leaves(where: str) -> None:
     ],
     ids=["alone", "four", "two", "devices", "both"],
 )
-def test_a_replica_knows_its_number(layout: Layout, expected: Any) -> None:
+def test_a_replica_knows_its_index_and_count(layout: Layout, expected: Any) -> None:
     def loop(s):
         def fill(x):
             index, count = replica()
@@ -282,7 +282,7 @@ def draw(s: dict[str, jax.Array]) -> dict[str, jax.Array]:
 
 
 @pytest.mark.parametrize("where", ["replicas", "devices"])
-def test_replicas_draw_what_their_folded_keys_give(where: str) -> None:
+def test_each_replica_draws_from_the_key_folded_with_its_index(where: str) -> None:
     ended, _ = run(toy(drawing, draw), Layout(Role("a", ("a",), **{where: 4})), iterations=1)
     keys = [jax.random.split(jax.random.fold_in(jax.random.key(5), i))[1] for i in range(4)]
     assert ended["x"].tolist() == [int(jax.random.randint(key, (1,), 0, 10**6)[0]) for key in keys]
@@ -290,7 +290,7 @@ def test_replicas_draw_what_their_folded_keys_give(where: str) -> None:
     assert_unchanged(toy(drawing, draw), Layout(Role("a", ("a",), **{where: 1})))
 
 
-def test_a_key_sent_to_replicas_is_folded_with_their_numbers() -> None:
+def test_a_key_sent_to_replicas_is_folded_with_their_indices() -> None:
     def loop(s):
         key = on("b", lambda k: jax.random.fold_in(k, 7))(s["key"])
         return {"x": on("a", lambda k, x: jax.random.randint(k, x.shape, 0, 10**6))(key, s["x"]), "key": key}
@@ -302,7 +302,7 @@ def test_a_key_sent_to_replicas_is_folded_with_their_numbers() -> None:
     assert_unchanged(toy(drawing, loop), copies(a=1, b=1))
 
 
-def test_keys_with_a_batch_axis_are_shared_out_as_they_are() -> None:
+def test_keys_with_a_batch_axis_are_scattered_unchanged() -> None:
     def loop(s):
         keys = jax.vmap(lambda k: jax.random.fold_in(k, 1))(s["keys"])
         return {"x": on("a", jax.vmap(lambda k: jax.random.randint(k, (), 0, 10**6)))(keys), "keys": keys}
@@ -312,7 +312,7 @@ def test_keys_with_a_batch_axis_are_shared_out_as_they_are() -> None:
         assert_unchanged(algo, layout)
 
 
-def test_roles_of_different_counts_cannot_both_draw_outside_fragments() -> None:
+def test_roles_with_different_replica_counts_cannot_both_draw_outside_fragments() -> None:
     def loop(s):
         key, key_draw = jax.random.split(s["key"])
         noise = jax.random.uniform(key_draw, s["x"].shape)
@@ -335,7 +335,7 @@ def split_keys(count: int) -> jax.Array:
 
 
 @pytest.mark.parametrize("where", ["replicas", "devices"])
-def test_environments_that_cannot_be_shared_out_are_refused(where: str) -> None:
+def test_a_number_of_environments_that_replicas_do_not_divide_is_refused(where: str) -> None:
     layout = Layout(Role("a", ("*",), **{where: 3}))
     with pytest.raises(WeftError, match="num_envs=4 cannot be .* over 3 replicas of a: .* multiple of 3"):
         projected(merging_four(), layout)
@@ -351,7 +351,7 @@ def test_replica_counts_that_do_not_divide_each_other_are_refused() -> None:
         projected(algo, copies(a=2, b=3))
 
 
-def test_a_loop_whose_structure_follows_the_number_of_environments_is_refused() -> None:
+def test_a_loop_whose_structure_depends_on_the_number_of_environments_is_refused() -> None:
     def step(env, s):
         x = on("b")(on("a")(s["x"]))
         return ({"x": on("b")(on("a")(x)) if env.num_envs > 2 else x}, {})
@@ -361,12 +361,12 @@ def test_a_loop_whose_structure_follows_the_number_of_environments_is_refused() 
         projected(algo, copies(a=2, b=1))
 
 
-def test_who_makes_what_does_not_depend_on_the_share() -> None:
+def test_placement_does_not_depend_on_the_batch_size_of_a_role() -> None:
     def loop(s):
         x, b = mod(on("a")(s["x"])), mod(on("b")(s["b"]))
         return {"x": x, "b": b}, {"both": Mean.of(jnp.sum(b) + jnp.max(x))}
 
-    # With 2 environments it is less to send x, with 4 it is less to send b.
+    # With 2 environments sending x takes fewer bytes, with 4 environments sending b does.
     algo = toy(lambda env: {"x": jnp.arange(float(env.num_envs)), "b": jnp.zeros(3)}, loop)
     assert_same(run(algo, copies(a=1, b=2))[0], plain(algo)[0])
 
@@ -380,7 +380,7 @@ def test_a_call_outside_fragments_may_hold_a_merge() -> None:
     assert_unchanged(algo, copies(a=2, b=1))
 
 
-def test_the_state_that_is_given_stays_usable() -> None:
+def test_the_initial_state_stays_usable_after_a_run() -> None:
     algo = merging_four()
     engine, state = LocalEngine(projected(algo, copies(a=1))), start_of(merging_four())
     assert_same(engine.run(state, 5), engine.run(state, 5))

@@ -1,4 +1,4 @@
-"""Property 2: any program under any placement of its fragments computes what it computes unprojected."""
+"""Random programs compute the same values with and without projection, for any placement of their fragments."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ def env_of(num_envs: int) -> Any:
     return SimpleNamespace(num_envs=num_envs)
 
 
-# A metric that brings a leaf of the state to a role late, when its next value has a maker already.
+# A metric for which a role receives a leaf of the state whose next value already has a producer.
 LATE = Random(
     num_envs=4,
     kinds=("float", "float", "float", "key"),
@@ -46,19 +46,19 @@ THREE = Layout(Role("role1", ("b", "e")), Role("role2", ("c", "*")), Role("role0
 
 
 @given(programs(), st.integers(0, 9))
-def test_registers_that_are_never_late_change_nothing(program: tuple[Random, Layout], choice: int) -> None:
+def test_registers_without_lag_change_nothing(program: tuple[Random, Layout], choice: int) -> None:
     algo, layout = program
-    taker = layout.roles[choice % len(layout.roles)]
-    others = [role.name for role in layout.roles if role is not taker]
+    consumer = layout.roles[choice % len(layout.roles)]
+    others = [role.name for role in layout.roles if role is not consumer]
     if others:
-        roles = [replace(role, take=1) if role is taker else role for role in layout.roles]
-        layout = Layout(*roles, registers=[(taker.name, other) for other in others], max_lag=0)
+        roles = [replace(role, take=1) if role is consumer else role for role in layout.roles]
+        layout = Layout(*roles, registers=[(consumer.name, other) for other in others], max_lag=0)
     assert_unchanged(algo, layout)
 
 
 @example((LATE, THREE))
 @given(programs())
-def test_projected_programs_equal_their_own_unprojected_run(program: tuple[Random, Layout]) -> None:
+def test_a_projected_program_computes_the_same_as_the_plain_one(program: tuple[Random, Layout]) -> None:
     assert_unchanged(*program)
 
 
@@ -68,18 +68,18 @@ def assert_unchanged(algo: Random, layout: Layout) -> None:
         check(view.graph)
     state = algo.init(env_of(4), jax.random.key(7))
     expected, expected_metrics = unprojected(algo, state)
-    seen: list[Any] = []
+    recorded: list[Any] = []
     ended = LocalEngine(projection, stuck_after=20.0).run(
-        state, ITERATIONS, lambda metrics, state: seen.append(metrics)
+        state, ITERATIONS, lambda metrics, state: recorded.append(metrics)
     )
     assert_equal(ended, expected, projection)
-    for metrics, wanted in zip(seen, expected_metrics, strict=True):
+    for metrics, wanted in zip(recorded, expected_metrics, strict=True):
         own = {name: metrics[name] for name in wanted}
         jax.tree.map(lambda got, want: np.testing.assert_array_equal(got[0], want), own, wanted)
 
 
 def unprojected(algo: Random, state: Any) -> tuple[Any, list[Any]]:
-    """The same loop under plain jit, with nothing of the projection or the engine."""
+    """The same loop under plain `jax.jit`, without projection and engine."""
     step = jax.jit(lambda s: algo.step(env_of(4), s))
     metrics = []
     for _ in range(ITERATIONS):

@@ -1,4 +1,4 @@
-"""Roles that fall apart: what only tokens tie together goes on independently, and nothing else does."""
+"""Subroles: parts of a role that depend on each other only by order tokens become independent roles."""
 
 import threading
 from collections.abc import Callable
@@ -19,7 +19,7 @@ ONE = jax.ShapeDtypeStruct((), jnp.float32)
 
 
 class Shelf:
-    """A host object that may be used from several threads: numbers that were put there."""
+    """A thread-safe host object: a list of numbers."""
 
     def __init__(self, patience: int = 1) -> None:
         self.numbers: list[float] = []
@@ -34,7 +34,7 @@ class Shelf:
             return np.float32(len(self.numbers))
 
     def sample(self, token: Any) -> Any:
-        """Number `n` at the n-th call, but not before some more were put there."""
+        """Returns number `n` at the n-th call, after `patience` more numbers were inserted."""
         with self.condition:
             asked, self.sampled = self.sampled, self.sampled + 1
             assert self.condition.wait_for(lambda: len(self.numbers) >= asked + self.patience, 10)
@@ -46,7 +46,7 @@ class Shelf:
 
 
 def replaying(shelf: Shelf, tie: Callable[[Any, Any], Any] = lambda size, sampled: sampled) -> Any:
-    """Act, insert, sample, learn, change: the loop of every algorithm with replay."""
+    """Act, insert, sample, learn, update priorities: the loop of every algorithm with replay."""
 
     def start(env: Any) -> Any:
         return {"net": jnp.float32(0), "rows": jnp.zeros(env.num_envs), "token": new_token(env.num_envs)}
@@ -66,21 +66,21 @@ def layout(apart: bool) -> Layout:
     return Layout(Role("actor", ("act",)), Role("replay", ("replay",), apart=apart), Role("learner", ("learn",)))
 
 
-def test_parts_that_only_a_token_ties_become_roles() -> None:
+def test_parts_connected_only_by_a_token_become_roles() -> None:
     assert list(projected(replaying(Shelf()), layout(False)).programs) == ["actor", "replay", "learner"]
     parts = ["actor", "replay.insert", "replay.sample", "replay.change", "learner"]
     assert list(projected(replaying(Shelf()), layout(True)).programs) == parts
 
 
-def test_parts_compute_what_the_whole_does() -> None:
+def test_subroles_compute_the_same_as_the_whole_role() -> None:
     ended = [run(replaying(Shelf()), layout(apart), iterations=6) for apart in (False, True)]
     assert_same(*ended)
     assert_same(ended[0], plain(replaying(Shelf()), 6))
     assert ended[0][0]["token"].tolist() == [18] * 4
 
 
-def test_parts_go_at_their_own_pace() -> None:
-    # What is sampled waits for three numbers: in one strand it would wait for itself.
+def test_subroles_run_at_their_own_pace() -> None:
+    # Sampling waits for three more numbers: as one role with inserting, it would wait for itself.
     shelf = Shelf(patience=3)
     engine = LocalEngine(projected(replaying(shelf), layout(True)), stuck_after=20.0)
     state, times = start_of(replaying(shelf)), 6
@@ -90,16 +90,16 @@ def test_parts_go_at_their_own_pace() -> None:
     assert shelf.changed == times and len(shelf.numbers) == times + 2
 
 
-def test_parts_that_give_each_other_something_stay_together() -> None:
+def test_parts_that_exchange_values_stay_together() -> None:
     def again(s: Any) -> Any:
         token, size = host_call(lambda token: np.float32(1), ONE, s["token"], name="replay.size")
         token, more = host_call(lambda token, x: x + 1, ONE, token, jnp.sqrt(size), name="replay.more")
         token, last = host_call(lambda token, x: x + 1, ONE, token, s["last"], name="replay.last")
-        kept = on("replay.keep", lambda kept, last: kept + last)(s["kept"], last)
-        return {"token": token, "last": on("learn")(more), "kept": kept}
+        total = on("replay.keep", lambda total, last: total + last)(s["total"], last)
+        return {"token": token, "last": on("learn")(more), "total": total}
 
     def start(env: Any) -> Any:
-        return {"token": new_token(env.num_envs), "last": jnp.float32(0), "kept": jnp.float32(0)}
+        return {"token": new_token(env.num_envs), "last": jnp.float32(0), "total": jnp.float32(0)}
 
     roles = projected(
         toy(start, again), Layout(Role("replay", ("replay",), apart=True), Role("learner", ("*",)))
@@ -111,7 +111,7 @@ def test_parts_that_give_each_other_something_stay_together() -> None:
     ]
 
 
-def test_an_array_of_the_state_ties_whoever_changes_it() -> None:
+def test_parts_that_share_an_array_of_the_state_stay_together() -> None:
     def loop(s: Any) -> Any:
         token, one = host_call(lambda token, x: x + 1, ONE, s["token"], s["x"], name="replay.one")
         token, two = host_call(lambda token: np.float32(2), ONE, token, name="replay.two")
@@ -135,24 +135,29 @@ def apex(actors: int) -> Layout:
 
 
 def reading(shelf: Shelf) -> Any:
-    """Like `replaying`, where what is learned is acted with."""
+    """Like `replaying`, but the actors read the learned parameters."""
 
     def start(env: Any) -> Any:
         zero = jnp.float32(0)
-        return {"net": zero, "rows": jnp.zeros(env.num_envs), "seen": jnp.zeros(env.num_envs), "token": new_token(1)}
+        return {
+            "net": zero,
+            "rows": jnp.zeros(env.num_envs),
+            "versions": jnp.zeros(env.num_envs),
+            "token": new_token(1),
+        }
 
     def loop(s: Any) -> Any:
-        rows, seen = on("act", lambda net, rows: (rows + 1, jnp.full_like(rows, net)))(s["net"], s["rows"])
+        rows, versions = on("act", lambda net, rows: (rows + 1, jnp.full_like(rows, net)))(s["net"], s["rows"])
         token, _ = host_call(shelf.insert, ONE, s["token"], rows, name="replay.insert")
         token, sampled = host_call(shelf.sample, ONE, token, name="replay.sample")
         net = on("learn", lambda net, sampled: net + jnp.sign(sampled))(s["net"], sampled)
         token, _ = host_call(shelf.change, ONE, token, net, name="replay.change")
-        return {"net": net, "rows": rows, "seen": seen, "token": token}
+        return {"net": net, "rows": rows, "versions": versions, "token": token}
 
     return toy(start, loop)
 
 
-def test_a_part_that_is_with_a_free_role_is_free_and_the_other_takes() -> None:
+def test_a_subrole_that_exchanges_values_with_a_free_role_is_free_and_the_other_is_the_consumer() -> None:
     layout = projected(reading(Shelf()), apex(2)).layout
     roles = {role.name: (role.take, role.lanes_per_replica, role.free) for role in layout.roles}
     assert roles == {
@@ -164,7 +169,7 @@ def test_a_part_that_is_with_a_free_role_is_free_and_the_other_takes() -> None:
     }
 
 
-def test_lanes_and_a_free_role_each_do_all_of_their_work() -> None:
+def test_lanes_and_a_free_role_each_complete_all_iterations() -> None:
     for actors in (1, 2, 4):
         shelf, times = Shelf(), 12
         engine = LocalEngine(projected(reading(shelf), apex(actors)), stuck_after=20.0)
@@ -173,11 +178,11 @@ def test_lanes_and_a_free_role_each_do_all_of_their_work() -> None:
         assert len(shelf.numbers) == times * actors and shelf.changed == times
         assert end["net"] == times
         assert end["rows"].sum() == times * 4
-        # Each lane acted from what the learner had published by then.
-        assert (end["seen"] <= times).all() and end["seen"].max() >= times - 6
+        # Each lane acted with a version that the learner had published by then.
+        assert (end["versions"] <= times).all() and end["versions"].max() >= times - 6
 
 
-def test_a_free_role_that_lanes_wait_for_is_refused() -> None:
+def test_a_message_from_a_lane_to_a_free_role_is_refused() -> None:
     def loop(s: Any) -> Any:
         rows = on("act", lambda rows: rows + 1)(s["rows"])
         net = on("learn", lambda net, rows: net + rows.sum())(s["net"], rows)
@@ -191,7 +196,7 @@ def test_a_free_role_that_lanes_wait_for_is_refused() -> None:
         projected(toy(start, loop), apex(2))
 
 
-def test_parts_that_share_an_array_of_the_state_cannot_take_and_be_free() -> None:
+def test_one_part_cannot_be_both_the_consumer_and_free() -> None:
     def loop(s: Any) -> Any:
         rows = on("act", lambda rows: rows + 1)(s["rows"])
         table = on("replay.insert", lambda table, rows: table + rows.sum())(s["table"], rows)

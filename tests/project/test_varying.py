@@ -1,4 +1,4 @@
-"""What may differ between replicas, and what must not."""
+"""Variation: values that may differ between replicas, and state that must not."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ BOTH = (copies(a=2), Layout(Role("a", ("a",), devices=2)))
     ],
     ids=["share", "key", "replica", "scan", "cond", "merged too early", "slowly"],
 )
-def test_a_leaf_that_replicas_would_tear_apart_is_refused(w: Any, layout: Layout) -> None:
+def test_a_state_leaf_that_would_differ_between_replicas_is_refused(w: Any, layout: Layout) -> None:
     with pytest.raises(WeftError, match=r"state\['w'\] would come to differ between the 2 replicas of a.*all_mean"):
         projected(moves(w), layout)
 
@@ -59,7 +59,7 @@ def test_a_leaf_that_is_merged_or_never_differs_is_accepted(w: Any, layout: Layo
     projected(moves(w), layout)
 
 
-def test_what_another_role_makes_of_torn_values_is_torn() -> None:
+def test_a_value_computed_by_another_role_from_varying_values_varies() -> None:
     def loop(s):
         mean = on("a", lambda x: x.mean())(s["x"])
         return s | {"w": on("b")(mean)}
@@ -69,7 +69,7 @@ def test_what_another_role_makes_of_torn_values_is_torn() -> None:
 
 
 @pytest.mark.parametrize("what", ["key", "x"])
-def test_what_is_sent_to_each_replica_its_own_varies(what: str) -> None:
+def test_a_value_with_a_different_share_for_each_replica_varies(what: str) -> None:
     def loop(s):
         sent = on("b", lambda v: v)(s[what])
         draw = jax.random.uniform if what == "key" else jnp.sum
@@ -79,7 +79,7 @@ def test_what_is_sent_to_each_replica_its_own_varies(what: str) -> None:
         projected(toy(start, loop), copies(a=2, b=1))
 
 
-def test_keys_and_rows_may_differ() -> None:
+def test_keys_and_rows_may_differ_between_replicas() -> None:
     def loop(s):
         key, other = jax.random.split(s["key"])
         return s | {"x": on("a", lambda x, k: x + jax.random.uniform(k, x.shape))(s["x"], other), "key": key}
@@ -87,10 +87,10 @@ def test_keys_and_rows_may_differ() -> None:
     projected(toy(start, loop), copies(a=2))
 
 
-def test_equations_pass_on_what_varies() -> None:
-    def flags(fn: Any, *given: bool) -> list[bool]:
-        jaxpr = jax.make_jaxpr(jax.jit(fn))(*[1.0] * len(given))
-        return equation_varies(jaxpr.eqns[0], given)
+def test_results_of_an_equation_vary_if_its_inputs_do() -> None:
+    def flags(fn: Any, *inputs: bool) -> list[bool]:
+        jaxpr = jax.make_jaxpr(jax.jit(fn))(*[1.0] * len(inputs))
+        return equation_varies(jaxpr.eqns[0], inputs)
 
     assert flags(lambda a, b: (a + 1, b + 1, a + b), True, False) == [True, False, True]
     assert flags(lambda a, b: (all_mean(a), all_sum(a) + b, replica()[1], replica()[0]), True, False) == [

@@ -165,7 +165,9 @@ def _start_subset(pool_factory: PoolFactory, key: bytes, identities: np.ndarray)
     run_objects = objects()
     with run_objects.lock:
         indices = frozenset(identities[:, 0].tolist())
-        run_objects.close_where(lambda other: isinstance(other, _RunningPool) and other.calls == 1 and indices < other.indices)
+        run_objects.close_where(
+            lambda other: isinstance(other, _RunningPool) and other.calls == 1 and indices < other.indices
+        )
         return run_objects.add(key, _RunningPool.start(pool_factory, identities)[0])
 
 
