@@ -48,4 +48,4 @@ class _Printer:
         for outer, inner in zip(node.inputs, body.inputs, strict=True):
             self.assigned[inner] = self.name(outer)
         yield from self.lines(body, indent + "    ")
-        yield f"{indent}    give {self.names(body.outputs)}"
+        yield f"{indent}    return {self.names(body.outputs)}"
