@@ -16,8 +16,8 @@ import gymnasium as gym
 from weft.algorithm import Algorithm, name_of
 from weft.datasets.record import recorded, unrecorded
 from weft.envs.world import EnvSpec, World
-from weft.evaluation.learned import save_state
 from weft.evaluation.observer import EvaluationObserver
+from weft.evaluation.trained_params import save_trained_params
 from weft.layout.layout import Layout
 from weft.report.files import PARAMS, RunFolder, choose_folder, describe_run
 from weft.report.progress import progress, rate
@@ -75,7 +75,7 @@ def train(
             evaluations.finish()
             result = dataclasses.replace(result, evaluation=evaluations.last_return)
     state = unrecorded(result.state)
-    save_state(path / PARAMS, algo, world, state)
+    save_trained_params(path / PARAMS, algo, world, state)
     return dataclasses.replace(result, state=state, out=path)
 
 

@@ -25,10 +25,10 @@ from weft.datasets.record import recorded, unrecorded
 from weft.envs import make
 from weft.envs.world import World
 from weft.envs.wrappers import frame_stack, normalise_obs
-from weft.evaluation.episodes import Evaluator
-from weft.evaluation.learned import Learning
+from weft.evaluation.evaluator import Evaluator
 from weft.evaluation.play import evaluate
 from weft.evaluation.saved import SavedRun
+from weft.evaluation.trained_params import TrainedParamsSchema
 from weft.host import own_objects
 from weft.runtime.check import compare_leaf
 from weft.runtime.driver import Plan
@@ -134,7 +134,7 @@ def test_recording_changes_nothing(env: Any, tmp_path: Path) -> None:
 
 def test_an_evaluation_is_not_recorded(tmp_path: Path) -> None:
     world = recorded(World.of(ENV, wrappers=["normalise_obs"]), tmp_path / "data", SMALL)
-    what = Learning(SMALL, world).of(Plan.of(SMALL, world, None).init(0))
+    what = TrainedParamsSchema(SMALL, world).extract(Plan.of(SMALL, world, None).init(0))
     assert Evaluator(SMALL, world)(what, episodes=2).returns
     assert not (tmp_path / "data").exists()
 

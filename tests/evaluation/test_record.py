@@ -1,4 +1,4 @@
-"""Episodes that are played are recorded as they were."""
+"""Evaluation can record the episodes that it plays."""
 
 from pathlib import Path
 
@@ -11,10 +11,10 @@ from weft.algos.ppo import PPO
 from weft.cli import main
 from weft.datasets.dataset import Recorder, Source, look, read
 from weft.envs.world import World
-from weft.evaluation.episodes import Evaluator
-from weft.evaluation.learned import Learning
+from weft.evaluation.evaluator import Evaluator
 from weft.evaluation.play import evaluate
 from weft.evaluation.saved import SavedRun
+from weft.evaluation.trained_params import TrainedParamsSchema
 from weft.runtime.driver import Plan
 
 SMALL = {"num_envs": 4, "horizon": 16, "hidden": (8,), "minibatches": 2}
@@ -28,32 +28,32 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_what_is_recorded_is_what_was_played(finished: Path, tmp_path: Path) -> None:
+def test_the_recorded_episodes_are_those_of_the_evaluation(finished: Path, tmp_path: Path) -> None:
     run = SavedRun.open(finished)
-    played = evaluate(run, episodes=5, greedy=False, record=tmp_path / "data")
-    found = read(tmp_path / "data")
-    assert played == evaluate(run, episodes=5, greedy=False), "recording changes nothing"
-    np.testing.assert_allclose(found.returns, played.returns)
-    assert found.episodes == 5 and len(found) == sum(played.lengths)
-    steps, ended = found.steps, found.ended
+    evaluation = evaluate(run, episodes=5, greedy=False, record=tmp_path / "data")
+    dataset = read(tmp_path / "data")
+    assert evaluation == evaluate(run, episodes=5, greedy=False), "recording changes nothing"
+    np.testing.assert_allclose(dataset.returns, evaluation.returns)
+    assert dataset.episodes == 5 and len(dataset) == sum(evaluation.lengths)
+    steps, ended = dataset.steps, dataset.ended
     np.testing.assert_array_equal(steps["final_obs"][:-1][~ended[:-1]], steps["obs"][1:][~ended[:-1]])
     assert look(tmp_path / "data")[0].env == ENV and set(np.unique(steps["action"])) == {0, 1}
 
 
 @pytest.mark.parametrize("chunk", [3, 7, 128])
-def test_episodes_of_the_host_are_recorded_whole(tmp_path: Path, chunk: int) -> None:
-    """Each has five steps that count up, and earns 1 and a tenth of the action in each."""
+def test_episodes_of_a_host_environment_are_recorded_completely(tmp_path: Path, chunk: int) -> None:
+    """Each episode has five steps, and each step a reward of 1 plus a tenth of the action."""
     algo, world = PPO(**SMALL), World.of(Counting, {"vector": "inprocess"})
-    what = Learning(algo, world).of(Plan.of(algo, world, None).init(0))
+    params = TrainedParamsSchema(algo, world).extract(Plan.of(algo, world, None).init(0))
     env = world(1)
     with Recorder(tmp_path / "data", Source("counting", env.observation_space, env.action_space)) as record:
-        Evaluator(algo, world, greedy=False, chunk=chunk, record=record)(what, episodes=4)
-    found = read(tmp_path / "data")
-    assert len(found) == 20 and found.episodes == 4
-    np.testing.assert_allclose(found.steps["reward"], 1.0 + 0.1 * found.steps["action"], rtol=1e-5)
+        Evaluator(algo, world, greedy=False, chunk=chunk, record=record)(params, episodes=4)
+    dataset = read(tmp_path / "data")
+    assert len(dataset) == 20 and dataset.episodes == 4
+    np.testing.assert_allclose(dataset.steps["reward"], 1.0 + 0.1 * dataset.steps["action"], rtol=1e-5)
 
 
-def test_a_run_is_recorded_and_learned_from(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_recorded_and_trained_from(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = str(tmp_path / "data")
     assert main(["eval", str(finished), "--episodes", "6", "--sample", "--record", data]) == 0
     small = ["--set", "num_envs=2", "hidden=4", "batch_size=8", "updates=2"]
@@ -67,14 +67,14 @@ def error_of(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     return capsys.readouterr().err
 
 
-def test_misuse_is_one_line(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_user_error_is_one_line(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "old").touch()
     assert "already exists: give a folder" in error_of(capsys, "eval", str(finished), "--record", str(tmp_path))
     assert "unknown field of PPO 'dataset'" in error_of(capsys, "train", "ppo", ENV, "--dataset", "x")
 
 
-def test_what_wrappers_learned_is_not_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recording_rejects_runs_with_environment_statistics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     weft.train(PPO(**SMALL), ENV, steps=64, out=out, quiet=True, wrappers=["normalise_obs"])
     error = error_of(capsys, "eval", str(out), "--record", str(tmp_path / "data"))
-    assert "trained in wrappers that learn (normalise_obs)" in error and not (tmp_path / "data").exists()
+    assert "trained with wrappers that gather statistics (normalise_obs)" in error and not (tmp_path / "data").exists()

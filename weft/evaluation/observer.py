@@ -14,8 +14,8 @@ import jax
 from weft.algorithm import Algorithm
 from weft.envs.timestep import Env
 from weft.errors import WeftError
-from weft.evaluation.learned import Learning
 from weft.evaluation.process import EvaluationProcess
+from weft.evaluation.trained_params import TrainedParamsSchema
 from weft.report.update import Evaluation, Observer, Update
 
 
@@ -39,9 +39,9 @@ class EvaluationObserver:
         self.state_every = every
         self.last_return: float | None = None
         """The mean return of the newest evaluation."""
-        self._learning = Learning(algo, env_of)
+        self._schema = TrainedParamsSchema(algo, env_of)
         # Rejects an algorithm without a player before training starts, not at the first evaluation.
-        jax.eval_shape(lambda net: algo.player(env_of(1), net, greedy=True)[0], self._learning.shapes.net)
+        jax.eval_shape(lambda net: algo.player(env_of(1), net, greedy=True)[0], self._schema.shapes.net)
         self._start = lambda: EvaluationProcess(algo, env_of, episodes=episodes)
         self._observers = observers
         self._update: Update | None = None
@@ -60,7 +60,7 @@ class EvaluationObserver:
 
     def receive_state(self, steps: int, state: Any) -> None:
         """Start to evaluate the state."""
-        self._process.submit(steps, self._learning.of(state))
+        self._process.submit(steps, self._schema.extract(state))
 
     def finish(self) -> None:
         """Wait for the evaluations that still run, and pass them on in an update of their own."""

@@ -1,4 +1,4 @@
-"""Evaluating a finished run: `weft eval RUN`."""
+"""Evaluates a finished run, as `weft eval RUN` does."""
 
 import contextlib
 from collections.abc import Callable
@@ -10,10 +10,10 @@ import jax
 from weft.datasets.dataset import Recorder, Source
 from weft.envs.world import World
 from weft.errors import WeftError
-from weft.evaluation.episodes import CHUNK, Evaluator
-from weft.evaluation.learned import Learning
+from weft.evaluation.evaluator import CHUNK, EpisodeState, Evaluator
 from weft.evaluation.saved import SavedRun
-from weft.evaluation.video import Camera, check_suffix
+from weft.evaluation.trained_params import TrainedParamsSchema
+from weft.evaluation.video import VideoRecorder, check_suffix
 from weft.report.update import Evaluation
 from weft.runtime import compilation_cache
 
@@ -28,39 +28,41 @@ def evaluate(
     record: str | Path | None = None,
     cache: str | Path | None = None,
 ) -> Evaluation:
-    """Play with what a run learned: the likeliest actions, or drawn ones.
+    """Play episodes with a run's policy: with its most likely actions if `greedy`, else with sampled ones.
 
-    `video` is a file to film the episodes in, `record` a folder to record them in as a dataset.
+    `video` is a file for a video of the episodes, `record` a new folder for a dataset of them, and `cache` the folder
+    for compiled programs, or `off`.
     """
     compilation_cache.enable(cache)
     options: dict[str, Any] = {"episodes": episodes, "seed": seed, "greedy": greedy}
     with contextlib.ExitStack() as stack:
         if record is not None:
-            options["record"] = stack.enter_context(_recorder(run, record))
+            options["record"] = stack.enter_context(_dataset_recorder(run, record))
         if video is None:
             return _play(run, run.world, **options)
         path = check_suffix(Path(video))
-        camera = Camera(run.world)
-        played = _play(run, camera.world, **options, watch=camera.shoot)
-        camera.write(path)
-        return played
+        recorder = VideoRecorder(run.world)
+        evaluation = _play(run, recorder.world, **options, on_step=recorder.add_frame)
+        recorder.write(path)
+        return evaluation
 
 
-def describe_evaluation(played: Evaluation) -> str:
-    """For people: mean and spread, and every episode."""
-    spread = f"{min(played.returns):.1f} to {max(played.returns):.1f}, standard deviation {played.return_std:.1f}"
+def describe_evaluation(evaluation: Evaluation) -> str:
+    """Returns the mean return, its spread and the mean length, as text for users."""
+    returns, std = evaluation.returns, evaluation.return_std
+    spread = f"{min(returns):.1f} to {max(returns):.1f}, standard deviation {std:.1f}"
     lines = {
-        "return": f"{played.return_mean:.1f}, the mean of {len(played.returns)} episodes ({spread})",
-        "length": f"{played.length_mean:.1f} steps on average",
+        "return": f"{evaluation.return_mean:.1f}, the mean of {len(returns)} episodes ({spread})",
+        "length": f"{evaluation.length_mean:.1f} steps on average",
     }
     return "\n".join(f"{name:<8}{line}" for name, line in lines.items())
 
 
-def _recorder(run: SavedRun, path: str | Path) -> Recorder:
-    if jax.tree.leaves(Learning(run.algo, run.world).shapes.env):
+def _dataset_recorder(run: SavedRun, path: str | Path) -> Recorder:
+    if jax.tree.leaves(TrainedParamsSchema(run.algo, run.world).shapes.env_statistics):
         raise WeftError(
-            f"--record: {run.path} was trained in wrappers that learn ({', '.join(run.world.wrappers)}), and what they "
-            "learned is not part of a dataset: record a run without them"
+            f"--record: {run.path} was trained with wrappers that gather statistics ({', '.join(run.world.wrappers)}), "
+            "which a dataset cannot hold: record a run without them"
         )
     env = run.world(1)
     return Recorder(path, Source(run.world.name, env.observation_space, env.action_space))
@@ -73,9 +75,9 @@ def _play(
     episodes: int,
     seed: int,
     greedy: bool,
-    watch: Callable | None = None,
+    on_step: Callable[[EpisodeState], None] | None = None,
     record: Recorder | None = None,
 ) -> Evaluation:
-    watching: dict[str, Any] = {"watch": watch, "chunk": 1} if watch else {"chunk": CHUNK}
-    player = Evaluator(run.algo, world, greedy=greedy, record=record, **watching)
-    return player(run.learned(), episodes=episodes, seed=seed, steps=run.steps)
+    chunks: dict[str, Any] = {"on_chunk": on_step, "chunk": 1} if on_step else {"chunk": CHUNK}
+    evaluator = Evaluator(run.algo, world, greedy=greedy, record=record, **chunks)
+    return evaluator(run.load_params(), episodes=episodes, seed=seed, steps=run.steps)

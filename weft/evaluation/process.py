@@ -22,7 +22,7 @@ import cloudpickle
 
 from weft.algorithm import Algorithm
 from weft.envs.timestep import Env
-from weft.evaluation.learned import Learned
+from weft.evaluation.trained_params import TrainedParams
 from weft.report.update import Evaluation
 
 
@@ -46,7 +46,7 @@ class EvaluationProcess:
         self._running: Request | None = None
         self._waiting: Request | None = None
 
-    def submit(self, steps: int, params: Learned) -> None:
+    def submit(self, steps: int, params: TrainedParams) -> None:
         """Evaluate `params` next; replaces a request that is still waiting."""
         path = Path(self._folder.name) / f"{steps}.safetensors"
         params.save(path)

@@ -1,6 +1,6 @@
-"""The process that evaluates while another trains: jobs come in as lines, returns go out as lines.
+"""The child process of `weft.evaluation.process`: reads requests from standard input, and writes one reply for each.
 
-It gives way to everything else on the machine, and ends when whoever started it does.
+It runs at the lowest priority, and ends when its standard input is closed, as it is when the parent ends.
 """
 
 import json
@@ -10,29 +10,29 @@ from pathlib import Path
 
 import cloudpickle
 
-from weft.evaluation.episodes import Evaluator
+from weft.evaluation.evaluator import Evaluator
 
 
 def main() -> None:
-    """Play until there is nobody to tell."""
-    _give_way()
+    """Evaluate until standard input is closed."""
+    _lower_priority()
     algo, env_of, episodes = cloudpickle.loads(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))
-    # Answers go where they are read; whatever an environment prints does not.
-    answers, sys.stdout = sys.stdout, sys.stderr
+    # Output that an environment prints must not mix with the replies.
+    replies, sys.stdout = sys.stdout, sys.stderr
     evaluator: Evaluator | None = None
     for line in sys.stdin.buffer:
         path = Path(json.loads(line)["path"])
         try:
             evaluator = evaluator or Evaluator(algo, env_of)
-            answer = vars(evaluator(evaluator.learning.load(path), episodes=episodes))
+            reply = vars(evaluator(evaluator.schema.load(path), episodes=episodes))
         except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}"}
+            reply = {"error": f"{type(error).__name__}: {error}"}
         path.unlink(missing_ok=True)
-        print(json.dumps(answer), file=answers, flush=True)
+        print(json.dumps(reply), file=replies, flush=True)
 
 
-def _give_way() -> None:
-    """Run only where and when nothing else would: on one core, and on Linux only while it is idle."""
+def _lower_priority() -> None:
+    """Use one core only, and on Linux only while it is idle."""
     os.nice(19)
     if hasattr(os, "SCHED_IDLE"):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
