@@ -1,4 +1,4 @@
-"""The command line: what it prints, where, and how it ends."""
+"""The command line: its output and its exit codes."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ SHORT = ["--set", "num_envs=4", "horizon=8", "--steps", "320"]
 
 
 def error_of(capsys, *argv):
-    """The one line that a refused command ends with."""
+    """Returns the one-line error of a command that is rejected."""
     assert main(argv) == 2
     captured = capsys.readouterr()
     (line,) = captured.err.splitlines()
@@ -50,13 +50,13 @@ def error_of(capsys, *argv):
         (["graph", "ppo", ENV, "--format", "png"], "invalid choice: 'png'"),
     ],
 )
-def test_misuse_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch, argv, message):
+def test_a_user_error_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch, argv, message):
     monkeypatch.chdir(tmp_path)
     assert message in error_of(capsys, *argv)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_in_use_is_refused(capsys, tmp_path):
+def test_a_folder_with_files_is_rejected(capsys, tmp_path):
     (tmp_path / "old").touch()
     assert "already holds files" in error_of(capsys, "train", "a2c", ENV, *SHORT, "--out", str(tmp_path))
 
@@ -70,13 +70,13 @@ def test_json_is_the_last_line_of_standard_output(capsys, tmp_path):
     assert "320 steps" in captured.err
 
 
-def test_people_get_a_summary(capsys, tmp_path):
+def test_train_prints_a_summary(capsys, tmp_path):
     assert main(["train", "a2c", ENV, *SHORT, "--out", str(tmp_path / "run")]) == 0
     out = capsys.readouterr().out
     assert "return  " in out and "steps/s" in out and str(tmp_path / "run") in out
 
 
-def test_an_algorithm_of_ones_own(capsys, tmp_path, monkeypatch):
+def test_a_user_defined_algorithm_is_trained_by_its_module_and_class(capsys, tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text("from weft.algos.a2c import A2C\nclass Mine(A2C): pass\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -84,7 +84,7 @@ def test_an_algorithm_of_ones_own(capsys, tmp_path, monkeypatch):
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["algo"] == "mine"
 
 
-def test_a_users_own_mistake_keeps_its_traceback(tmp_path, monkeypatch):
+def test_an_error_in_a_users_module_keeps_its_traceback(tmp_path, monkeypatch):
     (tmp_path / "broken.py").write_text("import no_such_library\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -101,7 +101,7 @@ def test_an_interrupt_is_one_line_and_exit_code_130(capsys, monkeypatch):
     assert capsys.readouterr().err == "weft: interrupted\n"
 
 
-def test_check_says_identical(capsys):
+def test_check_reports_that_the_layouts_are_identical(capsys):
     argv = ["check", "a2c", ENV, "--layout", "actors", "--iterations", "3", "--set", "num_envs=4", "horizon=4"]
     assert main(argv) == 0
     assert capsys.readouterr().out.startswith("identical")
@@ -167,12 +167,12 @@ def test_version(capsys):
     assert caught.value.code == 0 and capsys.readouterr().out.startswith("weft ")
 
 
-def test_it_runs_as_a_module():
+def test_the_command_runs_as_a_module():
     done = subprocess.run([sys.executable, "-m", "weft", "train"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and done.stderr.startswith("weft: error: ") and done.stderr.count("\n") == 1
 
 
-def test_a_reader_that_leaves_early_is_no_error():
+def test_a_closed_pipe_is_not_an_error():
     command = f"{sys.executable} -c 'import sys; from weft.cli import main; sys.exit(main([\"envs\"]))' | head -n 1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=120)
     assert done.stderr == "" and len(done.stdout.splitlines()) == 1

@@ -1,4 +1,4 @@
-"""Settings from text: what is written is what is set, and everything else is refused in one line."""
+"""Settings are read from text by the type of their field, and other text is rejected with a one-line error."""
 
 import contextlib
 from dataclasses import dataclass
@@ -36,15 +36,15 @@ class Example(Algorithm):
     num_envs=st.integers(0, 10**9),
     clip=st.none() | st.floats(0, 1),
 )
-def test_what_is_written_is_what_is_set(**fields):
+def test_written_settings_are_read_back(**fields):
     texts = {name: ",".join(map(str, value)) if name == "hidden" else str(value) for name, value in fields.items()}
-    made = configure(Example, [f"{name}={text}" for name, text in texts.items()])
-    assert made == Example(**fields)
+    algo = configure(Example, [f"{name}={text}" for name, text in texts.items()])
+    assert algo == Example(**fields)
 
 
 @pytest.mark.parametrize("kind", [int, float, bool, int | None, tuple[int, ...], Literal["a"], tuple[int, float]])
 @given(text=st.text(max_size=8))
-def test_any_text_is_a_value_or_a_value_error(kind, text):
+def test_any_text_is_either_a_value_or_a_value_error(kind, text):
     with contextlib.suppress(ValueError):
         read_value(text, kind)
 
@@ -57,12 +57,12 @@ def test_whole_numbers(text, value):
 
 
 @pytest.mark.parametrize("text", ["1.5", "1e-1", "", "x", "inf", "nan", "1e999999999"])
-def test_not_whole_numbers(text):
+def test_other_text_is_not_a_whole_number(text):
     with pytest.raises(ValueError):
         read_value(text, int)
 
 
-def test_no_fields_are_the_defaults():
+def test_without_assignments_all_fields_have_their_defaults():
     assert configure(Example, []) == Example()
 
 
@@ -75,19 +75,19 @@ def test_no_fields_are_the_defaults():
         ("lr=nan", r"lr takes a number, not 'nan'"),
         ("num_envs=1.5", r"num_envs takes a whole number, not '1.5'"),
         ("shared=maybe", r"shared takes true or false, not 'maybe'"),
-        ("hidden=64,x", r"hidden takes a list like 64,64 of a whole number each, not '64,x'"),
+        ("hidden=64,x", r"hidden takes a list like 64,64, where each entry is a whole number, not '64,x'"),
         ("window=1", r"window takes a list"),
         ("schedule=cosine", r"schedule takes one of linear, constant, not 'cosine'"),
         ("clip=", r"clip takes a number or none, not ''"),
-        ("table=1", r"cannot be written as text"),
+        ("table=1", r"cannot be given as text"),
     ],
 )
-def test_misuse_is_one_line_that_names_field_value_and_type(assignment, message):
+def test_an_error_is_one_line_that_names_the_field_the_value_and_the_type(assignment, message):
     with pytest.raises(WeftError, match=message) as caught:
         configure(Example, [assignment])
     assert "\n" not in str(caught.value)
 
 
-def test_a_field_given_twice_is_refused():
+def test_a_field_given_twice_is_rejected():
     with pytest.raises(WeftError, match="lr twice"):
         configure(Example, ["lr=1", "lr=2"])

@@ -21,7 +21,7 @@ from weft.evaluation.trained_params import save_trained_params
 from weft.layout.layout import Layout
 from weft.report.files import PARAMS, RunFolder, choose_folder, describe_run
 from weft.report.progress import progress, rate
-from weft.report.system import SHARES, Share
+from weft.report.system import ACTIVITIES, RoleTime
 from weft.report.update import Observer
 from weft.runtime import compilation_cache
 from weft.runtime.driver import Result, train_in_memory
@@ -46,12 +46,13 @@ def train(
     record: str | Path | None = None,
     cache: str | Path | None = None,
 ) -> Result:
-    """Train `algo` on `env` under `layout`; the run's files go to `out`, or to a new folder under `runs`.
+    """Train `algo` on `env` with `layout`, and write the run's files to `out` or to a new folder in `runs`.
 
-    `env` is a name, a subclass of `gymnasium.Env`, a function that makes one, or a function of the number of
-    environments that makes an `Env`. `wrappers` are names from `weft.envs.wrappers`, the innermost first.
-    Every step of the environment inside of them is recorded in `record`, if given: a new folder, for a dataset.
-    `cache` is the folder for compiled programs, or `off`; see `weft.runtime.compilation_cache`.
+    `env` is a name, a subclass of `gymnasium.Env`, a function that returns one, or a function from the number of
+    environments to an `Env`. `wrappers` are names from `weft.envs.wrappers`, innermost first. `record` is a new folder
+    for a dataset of all environment steps, recorded inside the wrappers. Every `eval_every` environment steps and at
+    the end, another process evaluates the policy for `eval_episodes` episodes. `cache` is the folder for compiled
+    programs, or `off`; see `weft.runtime.compilation_cache`.
     """
     compilation_cache.enable(cache)
     settings: dict[str, Any] = {"layout": layout or "fused", "engine": engine, "steps": steps, "seed": seed}
@@ -80,8 +81,8 @@ def train(
 
 
 def summarise(result: Result) -> str:
-    """A finished run, for people: how well it does, how fast it was, where its files are."""
-    times = f"{result.wall_s:.1f} s in all, {result.compile_s:.1f} s of it compiling"
+    """Returns a summary of a finished run for users: performance, speed, and the folder of its files."""
+    times = f"{result.wall_s:.1f} s in total, of which {result.compile_s:.1f} s compiling"
     lines = {
         "return": _return_line(result),
         "steps": f"{result.steps:,} in {result.iterations:,} iterations",
@@ -100,18 +101,18 @@ def summarise(result: Result) -> str:
 
 
 def summary_record(result: Result) -> dict[str, Any]:
-    """A finished run as one JSON object: every field but the state, with no number that JSON lacks."""
+    """Returns a finished run as one JSON object: every field but the state, with null for NaN and infinity."""
     names = [field.name for field in dataclasses.fields(result) if field.name not in ("state", "system")]
-    record = {name: _plain(getattr(result, name)) for name in names}
+    record = {name: _to_json(getattr(result, name)) for name in names}
     lag, system = result.lag, result.system
     return record | {
-        "lag": lag and {"mean": _plain(lag.mean), "max": lag.max, "counts": dict(sorted(lag.counts.items()))},
-        "roles": system and {share.role: _shares(share) for share in system.roles},
+        "lag": lag and {"mean": _to_json(lag.mean), "max": lag.max, "counts": dict(sorted(lag.counts.items()))},
+        "roles": system and {role.role: _role_times(role) for role in system.roles},
     }
 
 
 def solved_at(env: str) -> float | None:
-    """The return at which Gymnasium calls an environment of this name solved, if it says.
+    """Returns the return from which Gymnasium considers an environment solved, or None if it has no threshold.
 
     >>> solved_at("gymnax:CartPole-v1"), solved_at("gymnax:Pendulum-v1"), solved_at("gymnax:Pong-misc")
     (475.0, None, None)
@@ -131,11 +132,11 @@ def _return_line(result: Result) -> str:
     return f"{line}: {verdict} ({threshold:g} or more)"
 
 
-def _shares(share: Share) -> dict[str, Any]:
-    return {name: _plain(getattr(share, name)) for name in SHARES}
+def _role_times(role: RoleTime) -> dict[str, Any]:
+    return {name: _to_json(getattr(role, name)) for name in ACTIVITIES}
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 3) if math.isfinite(value) else None
     return value if isinstance(value, int | str | None) else str(value)

@@ -35,42 +35,42 @@ DEFAULT_STEPS = 500_000
 
 
 def configure(kind: type[A], assignments: Sequence[str]) -> A:
-    """`kind` with the fields that `assignments` name, each as `field=value`."""
+    """Returns a `kind` with the fields set by `assignments`, each as `field=value`."""
     types_by_field = typing.get_type_hints(kind)
     known = [field.name for field in dataclasses.fields(kind) if field.init]
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals:
             raise WeftError(f"--set {assignment}: write field=value, as in --set {known[0]}=16")
         if name not in known:
             raise unknown(f"field of {kind.__name__}", name, known)
-        if name in given:
+        if name in values:
             raise WeftError(f"--set gives {name} twice: give it once")
-        given[name] = _read_field(name, text, types_by_field[name])
-    return kind(**given)
+        values[name] = _read_field(name, text, types_by_field[name])
+    return kind(**values)
 
 
 def read_options(assignments: Sequence[str]) -> dict[str, Any]:
-    """Options from `name=value`, each a number, true, false, none or text, by how it looks.
+    """Returns options from `name=value`. A value is none, a number, true or false if it reads as one, else text.
 
     >>> read_options(["workers=2", "timeout=0.5", "is_slippery=false", "vector=workers"])
     {'workers': 2, 'timeout': 0.5, 'is_slippery': False, 'vector': 'workers'}
     """
-    given: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals or not name:
             raise WeftError(f"--env-set {assignment}: write option=value, as in --env-set workers=2")
-        if name in given:
+        if name in options:
             raise WeftError(f"--env-set gives {name} twice: give it once")
-        # Numbers first: "1" is one, not true.
-        given[name] = next(_readings(text, (types.NoneType, int, float, bool, str)))
-    return given
+        # Numbers before bool, because "1" also reads as true.
+        options[name] = next(_values(text, (types.NoneType, int, float, bool, str)))
+    return options
 
 
 def read_value(text: str, kind: Any) -> Any:
-    """`text` as a value of type `kind`; a ValueError where it is not one.
+    """Returns `text` as a value of type `kind`. Raises ValueError if it is not one.
 
     >>> read_value("64_000", int), read_value("1e6", int), read_value("yes", bool), read_value("none", int | None)
     (64000, 1000000, True, None)
@@ -86,22 +86,22 @@ def read_value(text: str, kind: Any) -> Any:
         return _read_choice(text, parts)
     if origin is Callable:
         return _read_function(text)
-    raise TypeError(f"no text stands for a {kind}")
+    raise TypeError(f"a {kind} cannot be given as text")
 
 
 def describe(kind: Any) -> str:
-    """What a value of type `kind` looks like, in words.
+    """Describes the values of type `kind`, for error messages.
 
     >>> describe(float | None), describe(tuple[int, ...])
-    ('a number or none', 'a list like 64,64 of a whole number each')
+    ('a number or none', 'a list like 64,64, where each entry is a whole number')
     """
-    if kind in _WORDS:
-        return _WORDS[kind]
+    if kind in _DESCRIPTIONS:
+        return _DESCRIPTIONS[kind]
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
         return " or ".join(describe(part) for part in parts)
     if origin is tuple:
-        return f"a list like 64,64 of {describe(parts[0])} each"
+        return f"a list like 64,64, where each entry is {describe(parts[0])}"
     if origin is Literal:
         return "one of " + ", ".join(map(str, parts))
     if origin is Callable:
@@ -109,7 +109,7 @@ def describe(kind: Any) -> str:
     return str(kind)
 
 
-def _readings(text: str, kinds: Sequence[Any]) -> Iterator[Any]:
+def _values(text: str, kinds: Sequence[Any]) -> Iterator[Any]:
     for kind in kinds:
         with contextlib.suppress(ValueError):
             yield read_value(text, kind)
@@ -121,7 +121,7 @@ def _read_field(name: str, text: str, kind: Any) -> Any:
     except ValueError:
         raise WeftError(f"--set {name}={text}: {name} takes {describe(kind)}, not {text!r}") from None
     except TypeError:
-        raise WeftError(f"--set {name}: a {describe(kind)} cannot be written as text; set it from Python") from None
+        raise WeftError(f"--set {name}: a {describe(kind)} cannot be given as text; set it from Python") from None
 
 
 def _read_int(text: str) -> int:
@@ -129,7 +129,7 @@ def _read_int(text: str) -> int:
         number = Decimal(text)
     except InvalidOperation:
         raise ValueError(text) from None
-    # Past 2**63 nothing counts as a setting, and "1e999999" would take a while to become a whole number.
+    # No setting is above 2**63, and converting "1e999999" to an int would take long.
     if not number.is_finite() or number.adjusted() > 18 or number != number.to_integral_value():
         raise ValueError(text)
     return int(number)
@@ -143,8 +143,8 @@ def _read_float(text: str) -> float:
 
 
 def _read_bool(text: str) -> bool:
-    for value, words in ((True, ("true", "yes", "1")), (False, ("false", "no", "0"))):
-        if text.lower() in words:
+    for value, spellings in ((True, ("true", "yes", "1")), (False, ("false", "no", "0"))):
+        if text.lower() in spellings:
             return value
     raise ValueError(text)
 
@@ -155,7 +155,7 @@ def _read_none(text: str) -> None:
 
 
 def _read_union(text: str, parts: tuple[Any, ...]) -> Any:
-    # None first, or the text "none" would be taken as a string where the other part is one.
+    # None first: otherwise the text "none" would be read as a string if the other part is one.
     for part in sorted(parts, key=lambda part: part is not types.NoneType):
         try:
             return read_value(text, part)
@@ -173,10 +173,10 @@ def _read_tuple(text: str, parts: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _read_function(text: str) -> Callable[..., Any]:
-    found = import_attribute(text, "a function or class")
-    if not callable(found):
+    value = import_attribute(text, "a function or class")
+    if not callable(value):
         raise ValueError(text)
-    return found
+    return value
 
 
 def _read_choice(text: str, choices: tuple[Any, ...]) -> Any:
@@ -193,4 +193,4 @@ _READERS: dict[Any, Callable[[str], Any]] = {
     str: str,
     types.NoneType: _read_none,
 }
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", types.NoneType: "none"}
+_DESCRIPTIONS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", types.NoneType: "none"}

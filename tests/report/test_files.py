@@ -1,4 +1,4 @@
-"""A run's folder: named safely, never shared, whole."""
+"""The run's folder has a safe and unused name, and its files are written atomically."""
 
 import json
 import re
@@ -13,14 +13,18 @@ from weft.algos.ppo import PPO
 from weft.envs.world import World
 from weft.errors import WeftError
 from weft.report import files
-from weft.report.files import RunFolder, choose_folder, describe_run, safe_name, write_whole
-from weft.report.system import Edge, Lag, Share, System
+from weft.report.files import RunFolder, choose_folder, describe_run, safe_name, write_atomically
+from weft.report.system import EdgeTraffic, Lag, RoleTime, System
 from weft.report.update import Update
 
 SYSTEM = System(
     seconds=0.1,
-    roles=(Share("actor", 0.25, 0.5, 0.25), Share("learner", 1.0, 0.0, 0.0)),
-    edges=(Edge("actor", "learner", "stream", 20.0, 80.0, depth=1, most=2, sender_waits=0.5, receiver_waits=0.25),),
+    roles=(RoleTime("actor", 0.25, 0.5, 0.25), RoleTime("learner", 1.0, 0.0, 0.0)),
+    edges=(
+        EdgeTraffic(
+            "actor", "learner", "stream", 20.0, 80.0, depth=1, depth_max=2, sender_waits=0.5, receiver_waits=0.25
+        ),
+    ),
     lag=Lag({1: 1, 0: 3}),
     batches={"actor": {2: 5}},
 )
@@ -28,11 +32,11 @@ UPDATE = Update(1, 1, 8, 0.1, {"loss": (np.ones(1), np.ones(1))})
 
 
 @given(st.text())
-def test_a_name_is_one_safe_path_component(text):
+def test_safe_name_is_one_path_component_of_safe_characters(text):
     assert re.fullmatch(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?", safe_name(text))
 
 
-def test_default_names_never_collide(tmp_path):
+def test_default_folders_are_distinct(tmp_path):
     for _ in range(3):
         path = choose_folder(None, algo="ppo", env="a:b/c", root=tmp_path)
         assert not path.exists() and path.name.startswith("ppo-a-b-c-")
@@ -40,7 +44,7 @@ def test_default_names_never_collide(tmp_path):
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_a_folder_in_use_is_refused(tmp_path):
+def test_a_folder_with_files_is_rejected(tmp_path):
     assert choose_folder(tmp_path, algo="ppo", env="e") == tmp_path
     assert choose_folder(tmp_path / "new", algo="ppo", env="e") == tmp_path / "new"
     (tmp_path / "old.txt").touch()
@@ -50,7 +54,7 @@ def test_a_folder_in_use_is_refused(tmp_path):
         choose_folder(tmp_path / "old.txt", algo="ppo", env="e")
 
 
-def test_nothing_is_made_before_the_first_update(tmp_path):
+def test_the_first_update_creates_the_folder(tmp_path):
     folder = RunFolder(tmp_path / "run", describe_run(PPO(num_envs=3), World("gymnax:CartPole-v1"), seed=1))
     folder.close()
     assert not folder.path.exists()
@@ -64,7 +68,7 @@ def test_nothing_is_made_before_the_first_update(tmp_path):
     assert not (folder.path / files.SYSTEM).exists()
 
 
-def test_readings_of_the_system_are_lines_and_the_last_is_about_the_whole_run(tmp_path):
+def test_each_system_reading_is_a_line_and_the_last_covers_the_whole_run(tmp_path):
     folder = RunFolder(tmp_path / "run", {})
     folder(replace(UPDATE, system=SYSTEM))
     folder(UPDATE)
@@ -88,14 +92,14 @@ def test_readings_of_the_system_are_lines_and_the_last_is_about_the_whole_run(tm
     assert not [name for name in lines[2] if name.startswith("lag")]
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "config.json"
-    write_whole(path, b"old")
+    write_atomically(path, b"old")
 
     def fail(*_):
         raise OSError("disk full")
 
     monkeypatch.setattr(files.os, "fsync", fail)
     with pytest.raises(OSError, match="disk full"):
-        write_whole(path, b"new")
+        write_atomically(path, b"new")
     assert [file.name for file in tmp_path.iterdir()] == ["config.json"] and path.read_bytes() == b"old"

@@ -1,4 +1,4 @@
-"""The logs hold every iteration once, whatever the updates' sizes."""
+"""The logs hold every iteration once, for any number of iterations per update."""
 
 import json
 import math
@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from tensorboardX.proto.event_pb2 import Event
 
 from weft.report.logs import EventLog, MetricLog, rows
-from weft.report.system import Edge, Lag, Share, System
+from weft.report.system import EdgeTraffic, Lag, RoleTime, System
 from weft.report.update import Update
 
 
 def make_updates(sizes, per_iteration=32):
-    """Updates of the given numbers of iterations; iteration n has mean loss n, and an episode only where n is even."""
+    """Yields updates with the given numbers of iterations. Iteration n has mean loss n, and an episode if n is even."""
     done, total = 0, sum(sizes)
     for size in sizes:
         numbers = np.arange(done + 1, done + size + 1, dtype=np.float32)
@@ -25,23 +25,23 @@ def make_updates(sizes, per_iteration=32):
 
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=6))
 def test_every_iteration_has_one_row(sizes):
-    found = [row for update in make_updates(sizes) for row in rows(update)]
-    assert [row.iteration for row in found] == list(range(1, sum(sizes) + 1))
-    assert all(row.steps == 32 * row.iteration for row in found)
-    assert all(row.means["loss"] == row.iteration for row in found)
-    assert all((row.means["episode_return"] is None) == (row.iteration % 2 == 1) for row in found)
+    all_rows = [row for update in make_updates(sizes) for row in rows(update)]
+    assert [row.iteration for row in all_rows] == list(range(1, sum(sizes) + 1))
+    assert all(row.steps == 32 * row.iteration for row in all_rows)
+    assert all(row.means["loss"] == row.iteration for row in all_rows)
+    assert all((row.means["episode_return"] is None) == (row.iteration % 2 == 1) for row in all_rows)
 
 
-def test_metric_log_is_strict_json_even_where_a_mean_is_missing_or_not_finite(tmp_path):
+def test_metric_log_is_strict_json_even_if_a_mean_is_missing_or_not_finite(tmp_path):
     log = MetricLog(tmp_path / "metrics.jsonl")
     log(Update(2, 2, 20, 0.1, {"loss": (np.array([math.nan, math.inf]), np.ones(2)), "x": (np.zeros(2), np.zeros(2))}))
     log.close()
 
-    def refuse(constant):
+    def reject(constant):
         raise AssertionError(constant)
 
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line, parse_constant=refuse) for line in lines] == [
+    assert [json.loads(line, parse_constant=reject) for line in lines] == [
         {"iteration": 1, "steps": 10, "loss": "nan", "x": None},
         {"iteration": 2, "steps": 20, "loss": "inf", "x": None},
     ]
@@ -58,9 +58,9 @@ def test_event_log_holds_the_same_means(tmp_path):
     assert [step for step, tag, _ in values if tag == "episode_return"] == [64, 128]
 
 
-def test_event_log_holds_where_the_time_went(tmp_path):
-    edge = Edge("a", "b", "stream", 2.0, 64.0, depth=1, most=2)
-    system = System(1.0, (Share("a", 0.5, 0.5, 0.0), Share("b", 1.0, 0.0, 0.0)), (edge,), Lag({0: 2, 3: 1}))
+def test_event_log_holds_the_system_readings(tmp_path):
+    edge = EdgeTraffic("a", "b", "stream", 2.0, 64.0, depth=1, depth_max=2)
+    system = System(1.0, (RoleTime("a", 0.5, 0.5, 0.0), RoleTime("b", 1.0, 0.0, 0.0)), (edge,), Lag({0: 2, 3: 1}))
     log = EventLog(tmp_path)
     log(Update(1, 2, 32, 0.1, {}, system=system, total=system))
     log(Update(2, 2, 64, 0.2, {}))
@@ -77,9 +77,9 @@ def test_event_log_holds_where_the_time_went(tmp_path):
 
 
 def read(path):
-    """The events of a file: records of length (8 bytes), its checksum (4), the event, its checksum (4)."""
-    data, at = path.read_bytes(), 0
-    while at < len(data):
-        length = int.from_bytes(data[at : at + 8], "little")
-        yield Event.FromString(data[at + 12 : at + 12 + length])
-        at += 16 + length
+    """Yields the events of a file. A record is: length (8 bytes), checksum (4), event, checksum (4)."""
+    data, offset = path.read_bytes(), 0
+    while offset < len(data):
+        length = int.from_bytes(data[offset : offset + 8], "little")
+        yield Event.FromString(data[offset + 12 : offset + 12 + length])
+        offset += 16 + length

@@ -15,7 +15,7 @@ from hypothesis import given
 from tests.toys import Toy, copies, on, projected, start_of
 from weft import Layout, Role, all_mean
 from weft.host import host_call, new_token, own_objects
-from weft.report.system import Edge, Share, System
+from weft.report.system import EdgeTraffic, RoleTime, System
 from weft.runtime.batching import BatchedCompute, Batcher
 from weft.runtime.channel import RunControl, Stopwatch, Stream
 from weft.runtime.local import LocalEngine
@@ -72,18 +72,18 @@ def metered(algo: Toy, layout: Layout, passes: int) -> tuple[list[System], Syste
     return [recent for recent, _ in systems], systems[-1][1], metrics, meter.instruments
 
 
-def edge(system: System, source: str, dest: str, kind: str) -> Edge:
+def edge(system: System, source: str, dest: str, kind: str) -> EdgeTraffic:
     (found,) = [e for e in system.edges if (e.source, e.dest, e.kind) == (source, dest, kind)]
     return found
 
 
-def shares(system: System) -> dict[str, Share]:
+def shares(system: System) -> dict[str, RoleTime]:
     return {share.role: share for share in system.roles}
 
 
 @given(st.floats(1e-6, 1e6), SECONDS, st.lists(st.tuples(st.sampled_from("ab"), SECONDS, SECONDS), max_size=4))
 def test_time_shares_add_up_to_one_for_any_counters(lifetime: float, sending: float, waits: list[Any]) -> None:
-    edges = [Edge("a", dest, "stream", sender_waits=out, receiver_waits=into) for dest, out, into in waits]
+    edges = [EdgeTraffic("a", dest, "stream", sender_waits=out, receiver_waits=into) for dest, out, into in waits]
     share = time_share("a", lifetime, sending, edges)
     fractions = (share.computing, share.waiting, share.sending)
     assert sum(fractions) == pytest.approx(1) and all(fraction >= -1e-9 for fraction in fractions)
@@ -169,7 +169,7 @@ def test_edges_count_the_bytes_of_the_arrays_they_carry(layout: Layout) -> None:
     assert found.messages * total.seconds == pytest.approx(2 * times)
     # Each of the two replicas has two of the four environments.
     assert found.bytes * total.seconds == pytest.approx(2 * times * 2 * 4)
-    assert found.depth == 0 and 1 <= found.most <= 2 * len(instruments.streams)
+    assert found.depth == 0 and 1 <= found.depth_max <= 2 * len(instruments.streams)
     back = edge(total, "b", "a", "register" if layout.lanes else "stream")
     assert back.bytes * total.seconds == pytest.approx(2 * times * 4)
     for name in ("messages", "bytes"):

@@ -1,27 +1,26 @@
-"""A run's folder: its settings, what was measured, and what was learned.
+"""A run's folder: its configuration, its metrics and its trained parameters.
 
     runs/ppo-gymnax-CartPole-v1-20250102-030405/
-        config.json          what was run, enough to run it again
-        metrics.jsonl        one line for each iteration
-        evals.jsonl          one line for each evaluation, if there were any
-        system.jsonl         one line about each second: where the time went, if there are several roles or replicas
+        config.json          the configuration, complete enough to repeat the run
+        metrics.jsonl        one line per iteration
+        evals.jsonl          one line per evaluation, if there are any
+        system.jsonl         about one line per second on times and traffic, if there are several roles or replicas
         events.out.tfevents  the same for TensorBoard
         params.safetensors   the trained parameters
 
-With lanes, each line of `metrics.jsonl` has the `lag` of the work that was taken in that iteration, in the mean, and
-`lag_max`. A line of `system.jsonl` is about the seconds since the line before, and the last one, where `total` is true,
-about the whole run. Its names, for every role and for every edge from a role to another (see `weft.report.system`):
+In an asynchronous layout each line of `metrics.jsonl` also has `lag` and `lag_max`: the mean and the largest lag of the
+work that the consumer took in that iteration. A line of `system.jsonl` covers the time since the previous line; the
+last one, where `total` is true, covers the whole run. It has these keys (see `weft.report.system`):
 
-    steps, seconds, total, over_s             when it was read, and how many seconds it is about
-    role/ROLE/computing, waiting, sending     shares of the time of all replicas together: they add up to 1
-    edge/FROM-to-TO/KIND/messages_per_s       KIND is stream, register, lanes (where messages are pieces of work that
-                         bytes_per_s          were taken), begin, merge, batch or report; each has the numbers that
-                                              say something about it
-                         depth, depth_max     what was sent and waits: at the moment, and the most
-                         sender_waits_s       seconds that all replicas of FROM together waited there
-                         receiver_waits_s     the same of TO
-    lag/mean, lag/max, lag/counts             of the work that was taken: how often each lag
-    batch/ROLE/counts                         how often so many calls were made as one
+    steps, seconds, total, over_s             the time of the reading, and the number of seconds that it covers
+    role/ROLE/computing, waiting, sending     fractions of the time of all replicas: they add up to 1
+    edge/FROM-to-TO/KIND/messages_per_s       KIND is stream, register, lanes, begin, merge, batch or report; each has
+                         bytes_per_s          only the numbers that apply to it
+                         depth, depth_max     messages sent but not yet received: now, and the largest number
+                         sender_waits_s       seconds that the replicas of FROM waited, summed
+                         receiver_waits_s     seconds that the replicas of TO waited, summed
+    lag/mean, lag/max, lag/counts             of the work that the consumer took; counts are by lag
+    batch/ROLE/counts                         the number of batched calls by batch size
 
 >>> safe_name("ppo-gymnax:CartPole-v1")
 'ppo-gymnax-CartPole-v1'
@@ -54,7 +53,7 @@ PARAMS = "params.safetensors"
 
 
 class RunFolder:
-    """The folder as an observer. It is made at the first update: a run that is refused leaves nothing behind."""
+    """An observer that writes the run's folder. The first update creates it, so a rejected run leaves no files."""
 
     def __init__(self, path: Path, config: Mapping[str, Any]):
         self.path = path
@@ -78,7 +77,7 @@ class RunFolder:
 
 
 def choose_folder(out: str | Path | None, *, algo: str, env: str, root: str | Path = "runs") -> Path:
-    """Where a run's files go: `out` if given, else a new name under `root`. Nothing is made yet."""
+    """Returns the folder for a run's files: `out` if given, else a new name under `root`. Does not create it."""
     if out is not None:
         return _unused(Path(out))
     stem = Path(root) / safe_name(f"{algo}-{env}-{datetime.now():%Y%m%d-%H%M%S}")
@@ -87,26 +86,26 @@ def choose_folder(out: str | Path | None, *, algo: str, env: str, root: str | Pa
 
 
 def safe_name(text: str) -> str:
-    """`text` with every run of characters that some file system dislikes turned into one dash."""
+    """Returns `text` with each sequence of characters that are unsafe in file names replaced by one dash."""
     return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.") or "run"
 
 
 def describe_run(algo: Algorithm, world: World, **settings: Any) -> dict[str, Any]:
-    """What `config.json` holds: algorithm and environment with all their settings, the run's own, and the versions."""
-    fields = {field.name: _written(getattr(algo, field.name)) for field in dataclasses.fields(algo)}
+    """Returns the contents of `config.json`: the algorithm, the environment, the run's settings, and versions."""
+    fields = {field.name: _name_of_callable(getattr(algo, field.name)) for field in dataclasses.fields(algo)}
     kind = type(algo)
-    played = {"env": _written(world.source), "env_options": dict(world.options), "wrappers": world.wrappers}
+    env = {"env": _name_of_callable(world.source), "env_options": dict(world.options), "wrappers": world.wrappers}
     names = {"algo": name_of(algo), "class": f"{kind.__module__}:{kind.__qualname__}"}
-    return {**names, "config": fields, **played, **settings, "weft": VERSION, "jax": jax.__version__}
+    return {**names, "config": fields, **env, **settings, "weft": VERSION, "jax": jax.__version__}
 
 
 def write_config(path: Path, config: Mapping[str, Any]) -> None:
-    """Write `config` as JSON, all of it or nothing."""
-    write_whole(path, (json.dumps(config, indent=2, default=str) + "\n").encode())
+    """Write `config` as JSON, atomically."""
+    write_atomically(path, (json.dumps(config, indent=2, default=str) + "\n").encode())
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that no reader, and no crash, ever sees a part of it."""
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file such that neither a reader nor a crash sees a partial file."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(partial, "wb") as file:
@@ -118,8 +117,8 @@ def write_whole(path: Path, data: bytes) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _written(value: Any) -> Any:
-    """A function or class by its name, from which it can be found again."""
+def _name_of_callable(value: Any) -> Any:
+    """Returns `module:name` for a function or class, and any other value unchanged."""
     return f"{value.__module__}:{value.__qualname__}" if callable(value) else value
 
 

@@ -1,7 +1,7 @@
-"""What was measured, kept: one line or one set of events for each iteration.
+"""Writes the metrics of a run to log files, iteration by iteration.
 
-A metric is a (total, count) pair, so its mean may not exist: an iteration in which no episode ended has no return. Such
-a mean is `None`; one that is not a number is kept as it is, for it must not pass unseen.
+A metric is a (total, count) pair. Its mean is `None` if the count is 0: the return of an iteration in which no episode
+ended. A mean that is NaN or infinite is logged as such.
 
 >>> update = Update(2, 4, 64, 0.5, {"loss": (np.array([3.0, 0.0]), np.array([2.0, 0.0]))})
 >>> [(row.iteration, row.steps, row.means) for row in rows(update)]
@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 from tensorboardX import SummaryWriter
 
-from weft.report.system import System, flat
+from weft.report.system import System, numbers_by_name
 from weft.report.update import Update
 
 
 @dataclass(frozen=True)
 class Row:
-    """One iteration's measurements."""
+    """The metrics of one iteration."""
 
     iteration: int
     steps: int
@@ -31,20 +31,20 @@ class Row:
 
 
 def rows(update: Update) -> Iterator[Row]:
-    """An update's iterations one by one."""
+    """Yields one row for each iteration of an update."""
     count = max((len(totals) for totals, _ in update.metrics.values()), default=0)
-    for row in range(count):
-        iteration = update.iteration - count + row + 1
-        means = {name: _mean(totals[row], counts[row]) for name, (totals, counts) in update.metrics.items()}
-        # Every iteration takes equally many steps, so those up to this one are a share of those so far.
+    for index in range(count):
+        iteration = update.iteration - count + index + 1
+        means = {name: _mean(totals[index], counts[index]) for name, (totals, counts) in update.metrics.items()}
+        # Every iteration takes the same number of steps.
         yield Row(iteration, update.steps * iteration // update.iteration, means)
 
 
 class MetricLog:
-    """Writes JSON lines. A mean that is not finite is written as a string ("nan", "inf"): JSON has no number for it."""
+    """Writes one JSON line per iteration. JSON has no NaN or infinity, so these are written as "nan" and "inf"."""
 
     def __init__(self, path: Path):
-        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115, kept open until `close`
+        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115, open until `close`
 
     def __call__(self, update: Update) -> None:
         for row in rows(update):
@@ -57,24 +57,24 @@ class MetricLog:
 
 
 class EvalLog:
-    """Writes a JSON line for each evaluation; there is no file before the first."""
+    """Writes one JSON line per evaluation. The first evaluation creates the file."""
 
     def __init__(self, path: Path):
         self._path = path
 
     def __call__(self, update: Update) -> None:
-        for played in update.evaluations:
-            line = {"steps": played.steps, "return_mean": played.return_mean}
-            lists = {"returns": played.returns, "lengths": played.lengths}
+        for evaluation in update.evaluations:
+            summary = {"steps": evaluation.steps, "return_mean": evaluation.return_mean}
+            episodes = {"returns": evaluation.returns, "lengths": evaluation.lengths}
             with open(self._path, "a", encoding="utf-8") as file:
-                file.write(json.dumps(line | lists) + "\n")
+                file.write(json.dumps(summary | episodes) + "\n")
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Does nothing: the file is open only while a line is written."""
 
 
 class SystemLog:
-    """Writes a JSON line for each reading of where the time goes; there is no file before the first."""
+    """Writes one JSON line per reading of the run's counters. The first reading creates the file."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -82,16 +82,16 @@ class SystemLog:
     def __call__(self, update: Update) -> None:
         for total, system in enumerate((update.system, update.total)):
             if system is not None:
-                when = {"steps": update.steps, "seconds": update.seconds, "total": bool(total)}
+                reading = {"steps": update.steps, "seconds": update.seconds, "total": bool(total)}
                 with open(self._path, "a", encoding="utf-8") as file:
-                    file.write(json.dumps({**when, "over_s": system.seconds, **flat(system)}) + "\n")
+                    file.write(json.dumps({**reading, "over_s": system.seconds, **numbers_by_name(system)}) + "\n")
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Does nothing: the file is open only while a line is written."""
 
 
 class EventLog:
-    """Writes TensorBoard events, against environment steps."""
+    """Writes TensorBoard events, with environment steps as the x-axis."""
 
     def __init__(self, folder: Path):
         self._writer = SummaryWriter(str(folder))
@@ -101,13 +101,13 @@ class EventLog:
             for name, mean in row.means.items():
                 if mean is not None:
                     self._writer.add_scalar(name, mean, row.steps)
-        for played in update.evaluations:
-            self._writer.add_scalar("eval_return", played.return_mean, played.steps)
+        for evaluation in update.evaluations:
+            self._writer.add_scalar("eval_return", evaluation.return_mean, evaluation.steps)
         if update.system is not None:
             self._add_system(update.system, update.steps)
 
     def _add_system(self, system: System, steps: int) -> None:
-        for name, number in flat(system).items():
+        for name, number in numbers_by_name(system).items():
             if not isinstance(number, dict):
                 self._writer.add_scalar(f"system/{name}", number, steps)
         if system.lag is not None:

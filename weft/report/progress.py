@@ -1,6 +1,6 @@
-"""How a run goes, for the person who waits: a live line on a terminal, an occasional plain line elsewhere.
+"""Progress displays: a live line on a terminal, and an occasional plain line elsewhere.
 
-Both write to standard error, so that standard output stays free for results.
+Both write to standard error, so that standard output holds only results.
 
 >>> import numpy as np
 >>> update = Update(50, 200, 102_400, 2.0, {"episode_return": (np.array([900.0]), np.array([4.0]))})
@@ -24,12 +24,12 @@ from weft.report.returns import Returns
 from weft.report.system import System
 from weft.report.update import Update
 
-# The width from which a terminal has room for a bar; what is said may take two lines.
-WIDE = 120
+# The smallest terminal width with a progress bar.
+MIN_WIDTH_FOR_BAR = 120
 
 
 class Progress(Protocol):
-    """An observer that shows a run while it is entered."""
+    """An observer that displays the run while its context is entered."""
 
     def __enter__(self) -> Self: ...
     def __call__(self, update: Update) -> None: ...
@@ -37,20 +37,20 @@ class Progress(Protocol):
 
 
 def progress(title: str, *, stream: TextIO | None = None) -> Progress:
-    """The display that suits `stream` (standard error unless given)."""
+    """Returns the display for `stream` (default: standard error)."""
     target = stream or sys.stderr
     return LiveProgress(title, target) if target.isatty() else PlainProgress(title, target)
 
 
 class LiveProgress:
-    """A bar that moves. Until the first update the program is being compiled, and it says so."""
+    """A live line with a progress bar. It shows "compiling" until the first update."""
 
     def __init__(self, title: str, stream: TextIO):
         console = Console(file=stream)
         columns = (
             SpinnerColumn(),
             TextColumn("{task.description}"),
-            *([BarColumn(24)] if console.width >= WIDE else []),
+            *([BarColumn(24)] if console.width >= MIN_WIDTH_FOR_BAR else []),
             TextColumn("{task.fields[status]}", table_column=Column(overflow="fold")),
         )
         self._bar = Bar(*columns, console=console, refresh_per_second=4)
@@ -71,13 +71,13 @@ class LiveProgress:
         self._bar.update(self._task, total=update.iterations, completed=update.iteration, status=text)
 
     def __exit__(self, *error: object) -> None:
-        # A run that was refused before it began leaves only its error on the screen.
+        # If the run was rejected before it started, only its error remains on the screen.
         self._bar.update(self._task, visible=self._started)
         self._bar.stop()
 
 
 class PlainProgress:
-    """A line now and then: the first update, one every few seconds, and the last."""
+    """Plain lines: the first update, one every few seconds, and the last."""
 
     def __init__(self, title: str, stream: TextIO, every: float = 5.0):
         self._title, self._stream, self._every = title, stream, every
@@ -100,7 +100,7 @@ class PlainProgress:
 
 
 def status(update: Update, returns: Returns, system: System | None) -> str:
-    """How far the run is, in one line; `system` is the last reading of where the time goes."""
+    """Returns the state of the run in one line; `system` is the last reading of its counters."""
     parts = [f"{update.steps:,} steps", f"{rate(update.steps / max(update.seconds, 1e-9))} steps/s"]
     if returns.return_mean is not None:
         parts += [f"return {returns.return_mean:.1f}", f"{returns.episodes:,} episodes"]
@@ -110,12 +110,12 @@ def status(update: Update, returns: Returns, system: System | None) -> str:
         parts += [f"lag {system.lag.mean:.1f} (max {system.lag.max})"]
     if system is not None and system.bottleneck is not None:
         parts += [f"bottleneck {system.bottleneck.role} {100 * system.bottleneck.computing:.0f} %"]
-    left = update.seconds * (update.iterations - update.iteration) / update.iteration
-    return "  ".join([*parts, f"{timedelta(seconds=round(left))} left"])
+    seconds_left = update.seconds * (update.iterations - update.iteration) / update.iteration
+    return "  ".join([*parts, f"{timedelta(seconds=round(seconds_left))} left"])
 
 
 def rate(per_second: float) -> str:
-    """A rate in three figures.
+    """Returns a rate with three significant digits.
 
     >>> rate(12.3), rate(51_200), rate(25_600_000)
     ('12.3', '51.2 k', '25.6 M')

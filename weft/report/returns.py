@@ -1,7 +1,7 @@
-"""How well the policy does now: the mean return of the newest hundred or so episodes.
+"""The current performance of the policy: the mean return of about the last hundred episodes.
 
-Only sums over an iteration are known, not single episodes. So the mean is over the newest whole iterations that
-together hold at least a hundred finished episodes, or over everything while there are fewer.
+An update holds the sum of returns of an iteration, not single returns. So the mean is over the newest iterations that
+together have at least a hundred finished episodes, or over all iterations while there are fewer.
 
 >>> returns = Returns(at_least=2)
 >>> for total, count in [(10.0, 1.0), (0.0, 0.0), (50.0, 1.0), (70.0, 1.0)]:
@@ -19,38 +19,39 @@ DROPPED = "episodes_dropped"
 
 
 class Returns:
-    """An observer that keeps as few sums as give a mean over `at_least` episodes."""
+    """An observer that tracks the mean return of at least the last `at_least` episodes."""
 
     def __init__(self, at_least: int = 100):
         self.episodes = 0
         self.dropped = 0
         self.evaluated: float | None = None
+        """The mean return of the newest evaluation."""
         self._at_least = at_least
         self._recent: deque[tuple[float, float]] = deque()
-        self._held = 0.0
+        self._recent_episodes = 0.0
 
     def __call__(self, update: Update) -> None:
         if METRIC in update.metrics:
             for total, count in zip(*update.metrics[METRIC], strict=True):
                 self.add(float(total), float(count))
-        for played in update.evaluations:
-            self.evaluated = played.return_mean
+        for evaluation in update.evaluations:
+            self.evaluated = evaluation.return_mean
         if DROPPED in update.metrics:
             self.dropped += round(float(update.metrics[DROPPED][0].sum()))
 
     def add(self, total: float, count: float) -> None:
-        """Count one iteration's episodes: the sum of their returns, and how many they were."""
+        """Add one iteration: the sum of the returns of its episodes, and their count."""
         if count == 0:
             return
         self.episodes += round(count)
         self._recent.append((total, count))
-        self._held += count
-        while self._held - self._recent[0][1] >= self._at_least:
-            self._held -= self._recent.popleft()[1]
+        self._recent_episodes += count
+        while self._recent_episodes - self._recent[0][1] >= self._at_least:
+            self._recent_episodes -= self._recent.popleft()[1]
 
     @property
     def return_mean(self) -> float | None:
-        """The recent mean return; None while no episode has finished."""
+        """The recent mean return, or None while no episode has finished."""
         if not self._recent:
             return None
-        return sum(total for total, _ in self._recent) / self._held
+        return sum(total for total, _ in self._recent) / self._recent_episodes

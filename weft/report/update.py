@@ -1,4 +1,4 @@
-"""What a run tells its observers as it goes: one `Update` for every few iterations."""
+"""The observer interface of a run: an `Update` after every few iterations, and the state on request."""
 
 import statistics
 from collections.abc import Mapping
@@ -12,9 +12,10 @@ from weft.report.system import System
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Episodes that were played with what had been learned after so many `steps`."""
+    """The episodes of one evaluation."""
 
     steps: int
+    """The environment steps that the policy was trained for."""
     returns: tuple[float, ...]
     lengths: tuple[float, ...]
 
@@ -33,24 +34,24 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Update:
-    """The iterations since the last update: how far the run is, and what was measured in each of them."""
+    """The progress of the run, and the metrics of the iterations since the last update."""
 
     iteration: int
-    """Iterations done so far."""
+    """Finished iterations."""
     iterations: int
-    """Iterations in all."""
+    """Iterations of the whole run."""
     steps: int
-    """Environment steps done so far, over all environments."""
+    """Environment steps so far, over all environments."""
     seconds: float
-    """Since training began, compilation excluded."""
+    """Seconds since training started, without compilation."""
     metrics: Mapping[str, tuple[np.ndarray, np.ndarray]]
-    """By name: the totals and the counts, one row for each iteration since the last update."""
+    """By name: totals and counts, one row for each iteration since the last update."""
     evaluations: tuple[Evaluation, ...] = ()
-    """Those that have come back since the last update."""
+    """Evaluations that finished since the last update."""
     system: System | None = None
-    """Where the time went since the last reading: about once a second where there are several roles or replicas."""
+    """A reading of the run's counters, about once per second if there are several roles or replicas."""
     total: System | None = None
-    """The same over the whole run, at its end."""
+    """The reading over the whole run, in the last update."""
 
 
 class Observer(Protocol):

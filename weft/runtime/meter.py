@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weft.layout.layout import Layout
-from weft.report.system import Edge, Lag, Share, System
+from weft.report.system import EdgeTraffic, Lag, RoleTime, System
 from weft.runtime.batching import Batcher
 from weft.runtime.channel import AllReduce, Stream
 from weft.runtime.executor import Executor
@@ -186,12 +186,12 @@ def system_report(totals: CounterTotals, seconds: float) -> System:
     """Turns counters over a number of seconds into a report."""
     sums, per_second = totals.sums, 1 / max(seconds, 1e-9)
     edges = [
-        Edge(
+        EdgeTraffic(
             *edge,
             messages=sums[edge, "messages"] * per_second,
             bytes=sums[edge, "bytes"] * per_second,
             depth=totals.depths[edge],
-            most=totals.max_depths[edge],
+            depth_max=totals.max_depths[edge],
             sender_waits=sums[edge, "sender"],
             receiver_waits=sums[edge, "receiver"],
         )
@@ -205,7 +205,7 @@ def system_report(totals: CounterTotals, seconds: float) -> System:
     return System(seconds, tuple(shares), tuple(edges), Lag(dict(totals.lags)) if totals.lags else None, batches)
 
 
-def time_share(role: str, lifetime: float, sending: float, edges: Sequence[Edge]) -> Share:
+def time_share(role: str, lifetime: float, sending: float, edges: Sequence[EdgeTraffic]) -> RoleTime:
     """Divides a role's lifetime into computing, waiting and sending."""
     waits = sum(edge.sender_waits for edge in edges if edge.source == role)
     waits += sum(edge.receiver_waits for edge in edges if edge.dest == role)
@@ -213,7 +213,7 @@ def time_share(role: str, lifetime: float, sending: float, edges: Sequence[Edge]
     blocked = sum(edge.sender_waits for edge in edges if edge.source == role and edge.kind == "stream")
     waiting = min(waits, lifetime)
     sending = min(max(0.0, sending - blocked), lifetime - waiting)
-    return Share(role, (lifetime - waiting - sending) / lifetime, waiting / lifetime, sending / lifetime)
+    return RoleTime(role, (lifetime - waiting - sending) / lifetime, waiting / lifetime, sending / lifetime)
 
 
 def role_of(replica: str) -> str:
