@@ -1,4 +1,4 @@
-"""An environment whose every number is written down before it starts: what a wrapper makes of it can be worked out."""
+"""An environment that replays fixed random data, so that tests can compute the expected result of a wrapper."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,9 +17,9 @@ LENGTH = 60
 
 @dataclass(frozen=True)
 class Scripted:
-    """Plays a script of random numbers; it holds its script in its state, so that a share of it plays its own part.
+    """Replays a script of random numbers. The script is part of the state, so each replica gets its own rows of it.
 
-    Some ends are followed by a row that an autoreset inserted: it is not valid, and its numbers must not be counted.
+    Some ends are followed by an invalid row, as an autoreset inserts: its numbers must not be counted.
     """
 
     num_envs: int
@@ -34,7 +34,7 @@ class Scripted:
 
     @cached_property
     def script(self) -> dict[str, Any]:
-        """Leaves [B, LENGTH, ...]; observations have one more, the first."""
+        """Arrays [B, LENGTH, ...]; the observations also have the first one, so [B, LENGTH + 1, ...]."""
         rng, shape = np.random.default_rng(0), (self.num_envs, LENGTH)
         terminated = rng.random(shape) < 0.1
         truncated = (rng.random(shape) < 0.1) & ~terminated
@@ -82,7 +82,7 @@ class Scripted:
 
 
 def play(env: Any, steps: int = LENGTH, merge_every: int = 0) -> tuple[Any, Any, Any]:
-    """The state at the end, the first observations, and every time step as NumPy arrays [B, steps, ...]."""
+    """Returns the final state, the first observations, and all time steps as NumPy arrays [B, steps, ...]."""
     key, action = jax.random.key(0), jnp.zeros(env.num_envs, jnp.int32)
     state, first = env.reset(key)
     step, episodes, seen = jax.jit(env.step), jax.jit(env.episodes), []

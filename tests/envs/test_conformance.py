@@ -1,6 +1,6 @@
-"""What every environment must hold to, whatever it was made with and wrapped in; a new one is one more case in `CASES`.
+"""Properties of every environment, with and without wrappers. A new environment is one more case in `CASES`.
 
-Environments on a host cannot go back, so a test looks at a whole walk, and walks again if it wants another one.
+Host environments cannot return to an earlier state, so tests check one recorded random walk of every case.
 """
 
 import functools
@@ -26,14 +26,14 @@ REWARD_WRAPPERS = ("normalise_reward", "clip_reward")
 
 @dataclass(frozen=True)
 class Case:
-    """An environment, and how long a random walk through it should be to meet some ends."""
+    """An environment, and a length of random walks that is long enough for some episodes to end."""
 
     spec: str
     wrappers: tuple[str, ...] = ()
     length: int = 60
     options: tuple[tuple[str, Any], ...] = ()
     random: bool = True
-    """Whether another key gives another walk."""
+    """Whether the walk depends on the key."""
 
     def env(self, num_envs: int = NUM_ENVS) -> Any:
         return wrap(make(self.spec, num_envs, **dict(self.options)), self.wrappers)
@@ -89,7 +89,7 @@ BOUNDED = [case for case in CASES if isinstance(case.env().action_space, gym.spa
 
 @dataclass(frozen=True)
 class Walk:
-    """What was seen on a random walk; the leaves of `steps` are [T, B, ...]."""
+    """The record of a random walk; the leaves of `steps` are [T, B, ...]."""
 
     first: Any
     steps: Any
@@ -97,12 +97,12 @@ class Walk:
     metrics: Any
     metrics_again: Any
     types: list[Any]
-    """Of the state: at the start, after a step, and after its statistics were taken."""
+    """The types of the state: at the start, after the steps, and after the metrics were read."""
 
 
 @functools.cache
 def walked(case: Case, *, cut: bool = False, seed: int = 1, length: int | None = None) -> Walk:
-    """Walk by random actions, the same for every seed; if `cut`, with episodes cut off at random."""
+    """Records a walk with random actions, the same for every seed; with `cut`, episodes are truncated at random."""
     env, length = case.env(), length or case.length
     key_reset, key_env = jax.random.split(jax.random.key(seed))
     last = np.random.default_rng(0).random((length, NUM_ENVS)) < (0.2 if cut else 0.0)
@@ -133,7 +133,7 @@ def walk(case, request):
 
 
 def episodes_by_hand(steps):
-    """The returns and lengths of finished episodes, over valid rows, one environment after another."""
+    """Returns the returns and lengths of finished episodes, over valid rows, one environment after another."""
     found = []
     for b in range(NUM_ENVS):
         total, length = 0.0, 0
@@ -150,7 +150,7 @@ def ended(steps):
 
 
 def differs(steps):
-    """Where the final observation is another than the next one."""
+    """Returns where the final observation differs from the next one."""
     pairs = zip(jax.tree.leaves(steps.obs), jax.tree.leaves(steps.final_obs), strict=True)
     parts = [(obs != final).reshape(*steps.valid.shape, -1).any(axis=-1) for obs, final in pairs]
     return np.logical_or.reduce(parts)
@@ -161,7 +161,7 @@ def test_an_environment_is_a_value(case):
     assert case.env(NUM_ENVS + 1) != case.env()
 
 
-def test_every_leaf_leads_with_the_environments_but_knowledge(case, key):
+def test_every_state_leaf_except_statistics_has_the_batch_axis(case, key):
     states = [jax.eval_shape(case.env(num_envs).reset, key)[0] for num_envs in (NUM_ENVS, NUM_ENVS + 1)]
     for (path, leaf), other in zip(jax.tree.leaves_with_path(states[0]), jax.tree.leaves(states[1]), strict=True):
         if "known" in jax.tree_util.keystr(path):
@@ -178,7 +178,7 @@ def test_observations_have_the_shapes_and_types_of_their_space(case, walk):
         assert jax.tree.all(jax.tree.map(lambda x, s: (x.shape, x.dtype) == (s.shape, s.dtype), obs, shapes))
 
 
-def test_the_other_fields_are_flags_and_rewards(walk):
+def test_rewards_are_float32_and_flags_are_bool(walk):
     shape = walk.last.shape
     assert (walk.steps.reward.shape, walk.steps.reward.dtype) == (shape, np.float32)
     for flags in (walk.steps.terminated, walk.steps.truncated, walk.steps.valid):
@@ -200,26 +200,26 @@ def test_observations_lie_in_their_space(case, walk):
 
 
 def _roomier(box):
-    """Some environments step past a bound of theirs by a rounding error."""
+    """Tolerates environments that exceed a bound by a rounding error."""
     return gym.spaces.Box(box.low - 1e-5, box.high + 1e-5, dtype=box.dtype) if box.dtype == np.float32 else box
 
 
-def test_an_episode_ends_in_one_way(walk):
+def test_terminated_and_truncated_are_exclusive(walk):
     steps = walk.steps
     assert not (steps.terminated & steps.truncated).any()
     assert ended(steps).any() and not ended(steps)[~steps.valid].any()
 
 
-def test_a_row_that_belongs_to_no_episode_gives_no_reward(walk):
+def test_an_invalid_row_has_no_reward(walk):
     assert not walk.steps.reward[~walk.steps.valid].any()
 
 
-def test_the_final_observation_is_the_next_one_but_at_ends(walk):
+def test_the_final_observation_differs_from_the_next_only_at_ends(walk):
     assert not (differs(walk.steps) & ~ended(walk.steps)).any()
 
 
-def test_an_end_is_followed_by_another_episode(walk):
-    """What is acted on next is not what the last episode ended with, unless a row of no episode is still to come."""
+def test_a_new_episode_follows_an_end(walk):
+    """The next observation differs from the final one, unless an invalid row comes first."""
     moved, followed = differs(walk.steps)[:-1], walk.steps.valid[1:]
     for ends in (walk.steps.terminated, walk.steps.truncated & ~walk.last, walk.steps.truncated & walk.last):
         at = ends[:-1] & followed
@@ -232,7 +232,7 @@ def test_a_last_step_ends_its_episode(case):
     assert walk.steps.truncated[walk.last].any() or walk.steps.terminated.any(axis=1).all()
 
 
-def test_statistics_equal_those_counted_by_hand(case, walk):
+def test_metrics_equal_those_computed_from_the_steps(case, walk):
     expected, metrics = episodes_by_hand(walk.steps), walk.metrics
     assert metrics["episode_return"].count == metrics["episode_length"].count == len(expected)
     assert metrics["episode_length"].total == expected[:, 1].sum()
@@ -240,12 +240,12 @@ def test_statistics_equal_those_counted_by_hand(case, walk):
         np.testing.assert_allclose(metrics["episode_return"].total, expected[:, 0].sum(), rtol=1e-5, atol=1e-4)
 
 
-def test_statistics_are_taken_out_once(walk):
+def test_reading_the_metrics_resets_them(walk):
     assert all(mean.total == 0 and mean.count == 0 for mean in walk.metrics_again.values())
     assert walk.metrics_again.keys() == walk.metrics.keys()
 
 
-def test_the_same_key_gives_the_same_walk_and_another_another(case):
+def test_the_walk_depends_on_the_key(case):
     walks = [walked(case, seed=seed, length=9) for seed in (1, 1, 2)]
     walks[1] = walked.__wrapped__(case, seed=1, length=9)
     seen = [jax.tree.leaves((walk.first, walk.steps)) for walk in walks]

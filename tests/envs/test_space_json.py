@@ -29,12 +29,12 @@ SPACES = st.recursive(
 
 
 @given(SPACES)
-def test_what_is_written_as_json_is_read_as_it_was(space: gym.Space) -> None:
+def test_a_space_survives_a_round_trip_through_json(space: gym.Space) -> None:
     text = json.dumps(space_to_json(space), allow_nan=False)
     assert space_from_json(json.loads(text)) == space
 
 
-def test_other_spaces_are_refused() -> None:
+def test_unsupported_spaces_are_rejected() -> None:
     with pytest.raises(WeftError, match="a Text space cannot be written as JSON"):
         space_to_json(gym.spaces.Dict(a=gym.spaces.Text(3)))
     with pytest.raises(WeftError, match="describes no space"):

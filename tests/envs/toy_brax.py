@@ -1,4 +1,4 @@
-"""A Brax environment without physics, so that it compiles at once."""
+"""A Brax environment without physics, which compiles fast."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ import jax.numpy as jnp
 
 from weft.envs.adapters import brax
 
-# Brax warns and prints when it is imported, so it is weft that imports it.
+# weft's import of Brax silences its warnings and prints.
 envs: Any = brax._brax()
 
 
 class Ball(envs.Env):
-    """A ball that is pushed along a line from a place drawn at random; it ends by itself more than 2 away from zero."""
+    """A ball pushed along a line from a random position. Terminates at a distance of more than 2 from zero."""
 
     def reset(self, rng: jax.Array) -> Any:
         place = jax.random.uniform(rng, (2,), minval=-0.5, maxval=0.5)
@@ -20,7 +20,7 @@ class Ball(envs.Env):
 
     def step(self, state: Any, action: jax.Array) -> Any:
         place = jnp.stack([state.obs[0] + action[0], state.obs[1]])
-        # Plain numbers, as Brax's own environments give: they become arrays of weak type.
+        # Python numbers, as in Brax's own environments: they become arrays of weak type.
         return state.replace(obs=place, reward=1.0, done=jnp.where(jnp.abs(place[0]) > 2.0, 1, 0))
 
     @property

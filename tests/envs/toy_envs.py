@@ -1,8 +1,8 @@
-"""Environments made to try the pools: each well or ill behaved in one way.
+"""Small Gymnasium environments for tests of the pools, each with one special behaviour or one fault.
 
-All of them count. The good ones draw a secret number when they are reset and show it with the step they are at, so that
-an observation tells which episode of which seed it belongs to; `info` says what the episode has returned so far. An
-action adds to the reward, so that a return depends on what was played.
+All of them count their steps. A reset draws a random number, `secret`. The observation is the secret and the step, so
+it identifies the episode and the seed. `info["total"]` is the return of the episode so far. The action adds to the
+reward, so returns depend on the actions.
 """
 
 import os
@@ -18,7 +18,7 @@ LENGTH = 5
 
 
 class Counting(gym.Env):
-    """Ends by itself after `length` steps."""
+    """Terminates after `length` steps."""
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = gym.spaces.Discrete(3)
@@ -50,46 +50,46 @@ class Counting(gym.Env):
 
 
 class Terminating(Counting):
-    """Only ever terminates."""
+    """Terminates and is never truncated."""
 
 
 class Truncating(Counting):
-    """Only ever is cut off."""
+    """Is truncated and never terminates."""
 
     def ends(self) -> tuple[bool, bool]:
         return False, self.time >= self.length
 
 
 class Both(Counting):
-    """Terminates and is cut off in the same step."""
+    """Terminates and is truncated in the same step."""
 
     def ends(self) -> tuple[bool, bool]:
         return (self.time >= self.length,) * 2
 
 
 class OneStep(Counting):
-    """Every step ends an episode."""
+    """Terminates in every step."""
 
     def ends(self) -> tuple[bool, bool]:
         return True, False
 
 
 class Never(Counting):
-    """Goes on for ever."""
+    """Never ends an episode."""
 
     def ends(self) -> tuple[bool, bool]:
         return False, False
 
 
 class Uneven(Counting):
-    """Ends after a number of steps that differs from episode to episode."""
+    """Has episodes of different lengths."""
 
     def ends(self) -> tuple[bool, bool]:
         return self.time > self.secret % 4, self.time > self.secret % 7
 
 
 class ReadOnly(Counting):
-    """Its observations cannot be written to."""
+    """Returns read-only observations."""
 
     def observe(self) -> Any:
         obs = super().observe()
@@ -98,7 +98,7 @@ class ReadOnly(Counting):
 
 
 class Reusing(Counting):
-    """Gives the same array every time, and writes over it."""
+    """Returns the same array in every step and overwrites it."""
 
     shown = np.zeros(2, np.float32)
 
@@ -112,7 +112,7 @@ class Reusing(Counting):
 
 
 class Wide(Counting):
-    """Observes float64, and rewards with NumPy's own numbers."""
+    """Returns float64 observations and NumPy rewards."""
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
 
@@ -124,7 +124,7 @@ class Wide(Counting):
 
 
 class ChangingInfo(Counting):
-    """Says something else in `info` every time."""
+    """Returns different keys in `info` in every step."""
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:
         *stepped, info = super().step(action)
@@ -132,7 +132,7 @@ class ChangingInfo(Counting):
 
 
 class Nested(Counting):
-    """Observations and actions of several parts."""
+    """Has nested observations and actions."""
 
     observation_space = gym.spaces.Dict(
         {
@@ -160,7 +160,7 @@ class Nested(Counting):
 
 
 class Offset(Counting):
-    """Counts its actions from 5."""
+    """Has discrete actions that start at 5."""
 
     action_space = gym.spaces.Discrete(3, start=5)
 
@@ -170,7 +170,7 @@ class Offset(Counting):
 
 
 class Bounded(Counting):
-    """Insists on actions within its bounds, some of which there are none of."""
+    """Asserts that actions are within its bounds, of which some are infinite."""
 
     action_space = gym.spaces.Box(np.array([-1, -np.inf]), np.array([0.5, np.inf]), dtype=np.float64)
 
@@ -180,7 +180,7 @@ class Bounded(Counting):
 
 
 class Masking(Counting):
-    """Allows some of its actions only, and says which in `info`."""
+    """Returns an action mask in `info`."""
 
     def mask(self) -> Any:
         return np.array([1, self.time % 2, self.secret % 2], np.int8)
@@ -195,7 +195,7 @@ class Masking(Counting):
 
 
 class MaskingMany(Masking):
-    """Masks each of several choices."""
+    """Returns a mask for each component of a MultiDiscrete action."""
 
     action_space = gym.spaces.MultiDiscrete([2, 3])
 
@@ -204,7 +204,7 @@ class MaskingMany(Masking):
 
 
 class Slow(Counting):
-    """Takes a millisecond for a step."""
+    """Sleeps a millisecond in every step."""
 
     def reward(self, action: Any) -> float:
         time.sleep(0.001)
@@ -212,14 +212,14 @@ class Slow(Counting):
 
 
 class Modules(Never):
-    """Observes whether its process has loaded weft or JAX."""
+    """Observes whether its process has imported weft or JAX."""
 
     def observe(self) -> Any:
         return np.array([name in sys.modules for name in ("weft", "jax")], np.float32)
 
 
 class Bad(Never):
-    """Goes wrong at one step of every environment that starts with a certain secret; others are well."""
+    """Base class of environments that fail at one step of every episode, or only of episodes with an odd secret."""
 
     def __init__(self, at: int = 3, odd_only: bool = False) -> None:
         super().__init__()
@@ -236,67 +236,67 @@ class Bad(Never):
 
 
 class Raising(Bad):
-    """Raises."""
+    """Raises an exception."""
 
 
 class Leaving(Bad):
-    """Tries to end the program."""
+    """Raises SystemExit."""
 
     def spoil(self, *stepped: Any) -> Any:
         raise SystemExit(3)
 
 
 class NaNObservation(Bad):
-    """Observes NaN."""
+    """Returns NaN in an observation."""
 
     def spoil(self, *stepped: Any) -> Any:
         return np.array([np.nan, 0], np.float32), *stepped[1:]
 
 
 class NaNReward(Bad):
-    """Rewards with NaN."""
+    """Returns a NaN reward."""
 
     def spoil(self, *stepped: Any) -> Any:
         return stepped[0], float("nan"), *stepped[2:]
 
 
 class NaNAtTheEnd(Bad):
-    """Ends with a NaN."""
+    """Returns a NaN reward in the last step of an episode."""
 
     def spoil(self, *stepped: Any) -> Any:
         return stepped[0], float("nan"), True, *stepped[3:]
 
 
 class WrongShape(Bad):
-    """Observes too little."""
+    """Returns an observation of the wrong shape."""
 
     def spoil(self, *stepped: Any) -> Any:
         return np.zeros(1, np.float32), *stepped[1:]
 
 
 class WrongStructure(Bad):
-    """Observes a dictionary where an array was announced."""
+    """Returns a dictionary instead of an array."""
 
     def spoil(self, *stepped: Any) -> Any:
         return {"obs": stepped[0]}, *stepped[1:]
 
 
 class TooFew(Bad):
-    """Steps like the old Gym."""
+    """Returns four values from `step`, like the old Gym interface."""
 
     def spoil(self, *stepped: Any) -> Any:
         return stepped[:4]
 
 
 class NoReward(Bad):
-    """Rewards with nothing."""
+    """Returns None as the reward."""
 
     def spoil(self, *stepped: Any) -> Any:
         return stepped[0], None, *stepped[2:]
 
 
 class Hanging(Bad):
-    """Never comes back."""
+    """Hangs in `step`."""
 
     def spoil(self, *stepped: Any) -> Any:
         while True:
@@ -312,7 +312,7 @@ class Dying(Bad):
 
 
 class NotMade(Counting):
-    """Cannot be made for a second time in a process: the first is the one that is tried."""
+    """Cannot be made a second time in a process. The first one is made to inspect its spaces."""
 
     made = 0
 
@@ -324,7 +324,7 @@ class NotMade(Counting):
 
 
 class BadReset(Counting):
-    """Cannot be reset for a second time."""
+    """Raises in its second reset."""
 
     resets = 0
 
@@ -336,7 +336,7 @@ class BadReset(Counting):
 
 
 class FloatImage(Counting):
-    """Announces bytes and observes fractions, which would all become zero."""
+    """Declares uint8 observations and returns fractions, which a cast would turn to zero."""
 
     observation_space = gym.spaces.Box(0, 255, (2,), np.uint8)
 
@@ -364,7 +364,7 @@ GOOD = (
 
 
 class ScriptedGymEnv(gym.Env):
-    """Does what a script says, step by step and over all episodes: goes on, terminates, is cut off, both, or raises."""
+    """Plays a script, a letter per step: `.` continues, `t` terminates, `c` truncates, `b` does both, `!` raises."""
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = gym.spaces.Discrete(5)

@@ -9,7 +9,7 @@ LENGTH = 260
 
 
 def played(seeds=SEEDS, length=LENGTH, env_id="ALE/Breakout-v5", lasts=None, **settings):
-    """The steps of a random walk, and the totals after it; a row's actions depend on its seed."""
+    """Steps a pool with random actions, which depend on the row's seed. Returns the steps and the episode totals."""
     factory = family.make(env_id, len(seeds), **settings).pool_factory
     rngs = [np.random.default_rng(seed) for seed in seeds]
     pool = factory.make_pool(range(len(seeds)), seeds)
@@ -34,7 +34,7 @@ def test_observations_are_four_small_grey_frames(walk):
     assert steps[-1].reward.dtype == np.float32
 
 
-def test_an_end_shows_the_last_observation_and_the_first_of_the_next_episode(walk):
+def test_an_end_returns_the_last_observation_and_the_first_of_the_next_episode(walk):
     first, steps, totals = walk
     ends = [(t, row) for t, step in enumerate(steps) for row in range(3) if step.terminated[row]]
     assert len(ends) == totals.finished.sum() > 0 and all(step.valid.all() for step in steps)
@@ -44,13 +44,13 @@ def test_an_end_shows_the_last_observation_and_the_first_of_the_next_episode(wal
         assert (steps[t].final_obs[row, :3] == steps[t - 1].obs[row, 1:]).all()
 
 
-def test_a_row_depends_on_its_seed_alone(walk):
+def test_a_row_depends_only_on_its_seed(walk):
     _, steps, _ = walk
     _, alone, _ = played((4,))
     assert all((one.obs[0] == many.obs[1]).all() for one, many in zip(alone, steps, strict=True))
 
 
-def test_rewards_have_one_size_while_scores_are_true():
+def test_rewards_are_clipped_and_metrics_report_true_scores():
     _, steps, clipped = played((3, 4), 200, "ALE/MsPacman-v5", max_frames=600)
     _, raw_steps, raw = played((3, 4), 200, "ALE/MsPacman-v5", max_frames=600, clip_reward=False)
     assert {float(reward) for step in steps for reward in step.reward} <= {-1.0, 0.0, 1.0}
@@ -58,7 +58,7 @@ def test_rewards_have_one_size_while_scores_are_true():
     assert (clipped.returns == raw.returns).all() and raw.returns.max() >= 10
 
 
-def test_a_lost_life_ends_nothing_but_learning(walk):
+def test_a_lost_life_terminates_for_learning_only(walk):
     _, steps, totals = walk
     _, lived, lived_totals = played(life_loss=True)
     ends = sum(int(step.terminated.sum()) for step in steps)
@@ -71,7 +71,7 @@ def test_a_lost_life_ends_nothing_but_learning(walk):
         assert (other.final_obs[only_lost] == other.obs[only_lost]).all()
 
 
-def test_an_episode_can_be_cut_off():
+def test_the_caller_can_truncate_an_episode():
     lasts = np.zeros((20, 2), bool)
     lasts[9, 1] = True
     _, steps, totals = played((3, 4), 20, lasts=lasts)
@@ -95,17 +95,17 @@ def test_settings_change_the_game():
         ({"frameskip": 0}, "frameskip is 0: it must be a whole number from 1"),
     ],
 )
-def test_a_wrong_setting_is_refused(options, message):
+def test_an_invalid_option_is_rejected(options, message):
     with pytest.raises(WeftError, match=message):
         family.make("ALE/Pong-v5", 1, **options)
 
 
-def test_an_unknown_game_is_refused_with_the_nearest():
+def test_an_unknown_game_is_rejected_with_a_suggestion():
     with pytest.raises(WeftError, match="did you mean 'ALE/Pong-v5'"):
         family.make("ALE/Pongg-v5", 1)
 
 
-def test_games_are_values_and_listed_once():
+def test_environments_are_values_and_listed_once():
     assert family.make("ALE/Pong-v5", 2) == family.make("ALE/Pong-v5", 2)
     assert hash(family.make("ALE/Pong-v5", 2)) == hash(family.make("ALE/Pong-v5", 2))
     pongs = [env_id for env_id in family.available() if "Pong" in env_id]

@@ -12,7 +12,7 @@ from weft.errors import WeftError
 
 
 def pushed(env, pushes, key):
-    """The state and the time steps after pushing every ball alike."""
+    """Applies the same pushes to every ball. Returns the state and the time steps."""
     state, _ = env.reset(key)
     step, steps = jax.jit(env.step), []
     for push, key_t in zip(pushes, jax.random.split(key, len(pushes)), strict=True):
@@ -37,7 +37,7 @@ def test_termination_wins_over_the_time_limit(key):
 
 
 @pytest.mark.parametrize("fresh", [True, False])
-def test_the_last_observation_is_kept(fresh, key):
+def test_the_final_observation_is_returned(fresh, key):
     env = brax.make("ball", 3, episode_length=2, fresh=fresh)
     _, first = env.reset(key)
     _, steps = pushed(env, [0.5, 0.5, 0.5], key)
@@ -46,16 +46,16 @@ def test_the_last_observation_is_kept(fresh, key):
     assert (np.abs(steps[1].obs) <= 0.5).all()
 
 
-def test_fresh_episodes_start_where_none_did_before(key):
+def test_with_fresh_every_episode_has_a_new_initial_state(key):
     env = brax.make("ball", 3, episode_length=1)
     _, first = env.reset(key)
     state, steps = pushed(env, [0.5] * 3, key)
     starts = np.concatenate([first, *(step.obs for step in steps)])
     assert len(np.unique(starts, axis=0)) == len(starts)
-    assert state.first == ()
+    assert state.initial == ()
 
 
-def test_other_episodes_return_to_the_first_state(key):
+def test_without_fresh_every_episode_has_the_same_initial_state(key):
     env = brax.make("ball", 3, episode_length=2, fresh=False)
     _, first = env.reset(key)
     _, steps = pushed(env, [0.5] * 4, key)
@@ -64,7 +64,7 @@ def test_other_episodes_return_to_the_first_state(key):
 
 
 @pytest.mark.parametrize("fresh", [True, False])
-def test_a_last_step_truncates_and_starts_anew(fresh, key):
+def test_a_last_step_truncates_and_restarts_the_episode(fresh, key):
     env = brax.make("ball", 3, fresh=fresh)
     state, first = env.reset(key)
     action, last = jnp.full((3, 1), 0.7), jnp.array([True, False, False])
@@ -75,8 +75,8 @@ def test_a_last_step_truncates_and_starts_anew(fresh, key):
     assert abs(timestep.obs[0, 0]) <= 0.5
 
 
-def test_nothing_is_reset_where_nothing_ends(key):
-    """Only one branch of the step holds a reset: what runs when no episode ends draws no numbers."""
+def test_no_reset_is_computed_if_no_episode_ends(key):
+    """The reset is inside a branch: outside of it, a step draws no random numbers."""
     env = brax.make("ball", 3)
     state, _ = env.reset(key)
     jaxpr = jax.make_jaxpr(lambda *given: type(env).step.__wrapped__(env, *given))(state, jnp.zeros((3, 1)), key)
@@ -85,7 +85,7 @@ def test_nothing_is_reset_where_nothing_ends(key):
 
 
 @pytest.mark.filterwarnings("ignore:Accessing:DeprecationWarning")
-def test_a_robot_moves_as_brax_moves_it(key):
+def test_steps_equal_those_of_brax(key):
     env = brax.make("inverted_pendulum", 2, backend="spring", fresh=False)
     robot = brax._load("inverted_pendulum", (("backend", "spring"),)).env
     theirs = jax.jit(jax.vmap(robot.reset))(jax.random.split(key, 2))
@@ -119,16 +119,16 @@ def test_an_environment_first_used_inside_a_trace_leaks_nothing(key):
         ("ant", {"wheels": 4}, "brax:ant does not take wheels=4"),
     ],
 )
-def test_what_brax_does_not_have_is_refused(env_id, options, message):
+def test_invalid_ids_and_options_are_rejected(env_id, options, message):
     with pytest.raises(WeftError, match=message):
         brax.make(env_id, 2, **options)
 
 
-def test_all_that_brax_has_is_described():
+def test_every_brax_environment_has_a_description():
     assert set(brax.available()) == set(brax._brax()._envs) - {"ball"}
 
 
-def test_without_brax_it_says_how_to_get_it(monkeypatch):
+def test_the_error_without_brax_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "brax", None)
     monkeypatch.setitem(sys.modules, "brax.envs", None)
     brax._brax.cache_clear()
@@ -136,7 +136,7 @@ def test_without_brax_it_says_how_to_get_it(monkeypatch):
         brax.make("ant", 2)
 
 
-def test_making_a_robot_says_nothing(tmp_path):
+def test_making_an_environment_prints_nothing(tmp_path):
     code = "from weft.envs.adapters import brax; brax.make('halfcheetah', 2)"
     command = [sys.executable, "-W", "default::DeprecationWarning:jaxopt", "-c", code]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)

@@ -9,7 +9,7 @@ MODES = ("next_step", "same_step")
 
 
 def played(env_id, seeds=SEEDS, length=120, last=None, **options):
-    """The steps of a random walk, and the totals after it; a row's actions depend on its seed."""
+    """Steps a pool with random actions, which depend on the row's seed. Returns the steps and the episode totals."""
     factory = family.make(env_id, len(seeds), **options).pool_factory
     space = factory.action_space
     rngs = [np.random.default_rng(seed) for seed in seeds]
@@ -59,7 +59,7 @@ def test_the_next_episode_can_begin_in_the_same_step():
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "HalfCheetah-v4", "Pong-v5"])
-def test_a_row_depends_on_its_seed_alone(env_id, mode):
+def test_a_row_depends_only_on_its_seed(env_id, mode):
     length = 60 if env_id == "CartPole-v1" else 12
     _, steps, _ = played(env_id, length=length, autoreset=mode)
     _, alone, _ = played(env_id, (4,), length=length, autoreset=mode)
@@ -68,7 +68,7 @@ def test_a_row_depends_on_its_seed_alone(env_id, mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_episode_can_be_cut_off(mode):
+def test_the_caller_can_truncate_an_episode(mode):
     last = np.zeros((5, 3), bool)
     last[1, 1] = True
     first, steps, totals = played("CartPole-v1", length=5, last=last, autoreset=mode)
@@ -84,7 +84,7 @@ def test_the_time_limit_truncates():
     assert totals.lengths.tolist() == [4, 4, 4] and totals.finished.tolist() == [1, 1, 1]
 
 
-def test_continuous_actions_are_clipped_and_numbers_are_small():
+def test_continuous_actions_are_clipped_and_observations_are_float32():
     _, steps, _ = played("HalfCheetah-v4", length=5)
     assert steps[0].obs.dtype == np.float32 and steps[0].obs.shape == (3, 17)
 
@@ -96,7 +96,7 @@ def test_nested_observations():
     assert np.isneginf(space["velocity"].low).all() and np.isposinf(space["velocity"].high).all()
 
 
-def test_atari_games_are_played_as_elsewhere():
+def test_atari_defaults_equal_those_of_the_atari_adapter():
     _, steps, totals = played("MsPacman-v5", (3, 4), 115, max_episode_steps=110)
     _, raw, raw_totals = played("MsPacman-v5", (3, 4), 115, max_episode_steps=110, clip_reward=False)
     assert {float(reward) for step in steps for reward in step.reward} <= {-1.0, 0.0, 1.0}
@@ -104,7 +104,7 @@ def test_atari_games_are_played_as_elsewhere():
     assert (totals.returns == raw_totals.returns).all() and totals.returns.max() >= 10
 
 
-def test_a_lost_life_ends_nothing_but_learning():
+def test_a_lost_life_terminates_for_learning_only():
     _, steps, totals = played("Breakout-v5", (3, 4), 250)
     _, lived, lived_totals = played("Breakout-v5", (3, 4), 250, life_loss=True)
     ends, lost = (sum(int(step.terminated.sum()) for step in walk) for walk in (steps, lived))
@@ -124,12 +124,12 @@ def test_a_lost_life_ends_nothing_but_learning():
         ("CartPole-v1", {"max_episode_steps": "x"}, "envpool:CartPole-v1 cannot be made: TypeError"),
     ],
 )
-def test_what_cannot_be_made_is_refused(env_id, options, message):
+def test_environments_that_cannot_be_made_are_rejected(env_id, options, message):
     with pytest.raises(WeftError, match=message):
         family.make(env_id, 1, **options)
 
 
-def test_games_are_values():
+def test_environments_are_values():
     assert family.make("CartPole-v1", 2) == family.make("CartPole-v1", 2)
     assert hash(family.make("CartPole-v1", 2, max_episode_steps=3)) == hash(
         family.make("CartPole-v1", 2, max_episode_steps=3)

@@ -17,7 +17,7 @@ from weft.envs.pools.options import PoolOptions
 from weft.errors import WeftError
 
 
-def test_games_are_values():
+def test_environments_are_values():
     assert family.make("CartPole-v1", 2) == family.make("CartPole-v1", 2)
     assert hash(family.make("CartPole-v1", 2)) == hash(family.make("CartPole-v1", 2))
     others = [
@@ -60,7 +60,7 @@ def test_arguments_reach_the_environment():
         ({"workers": 2, "vector": "inprocess"}, "workers is for vector=workers"),
     ],
 )
-def test_a_wrong_option_is_refused(options, message):
+def test_an_invalid_option_is_rejected(options, message):
     with pytest.raises(WeftError, match=message):
         family.make("CartPole-v1", 1, **options)
 
@@ -75,7 +75,7 @@ def test_a_wrong_option_is_refused(options, message):
         ("HalfCheetah-v2", "gym:HalfCheetah-v2 cannot be made: .*gymnasium-robotics"),
     ],
 )
-def test_a_wrong_id_is_refused(env_id, message):
+def test_an_invalid_id_is_rejected(env_id, message):
     with pytest.raises(WeftError, match=message):
         family.make(env_id, 1)
 
@@ -91,12 +91,12 @@ def test_a_wrong_id_is_refused(env_id, message):
         (dict, "makes no environment"),
     ],
 )
-def test_a_wrong_environment_of_ones_own_is_refused(given, message):
+def test_an_invalid_custom_environment_is_rejected(given, message):
     with pytest.raises(WeftError, match=message):
         family.make_custom(given, 1)
 
 
-def test_a_space_that_is_no_array_is_refused():
+def test_an_unsupported_space_is_rejected():
     class Talking(toy_envs.Counting):
         observation_space = gym.spaces.Text(5)
 
@@ -104,7 +104,7 @@ def test_a_space_that_is_no_array_is_refused():
         family.make_custom(Talking, 1)
 
 
-def test_what_is_available_can_be_made_and_says_what_it_is():
+def test_available_environments_are_the_newest_versions_with_descriptions():
     lines = family.available()
     assert {"CartPole-v1", "Taxi-v4", "HalfCheetah-v5", "ALE/Pong-v5"} <= set(lines)
     assert not {"CartPole-v0", "HalfCheetah-v4", "HalfCheetah-v2", "Pong-v4"} & set(lines)
@@ -112,7 +112,7 @@ def test_what_is_available_can_be_made_and_says_what_it_is():
 
 
 @pytest.mark.parametrize("env_id", [env_id for env_id in family.available() if not env_id.startswith("ALE/")])
-def test_every_available_environment_plays(env_id):
+def test_every_available_environment_steps(env_id):
     factory = family.make(env_id, 2, vector="inprocess").pool_factory
     space = factory.action_space
     pool = factory.make_pool(range(2), [1, 2])
@@ -123,7 +123,7 @@ def test_every_available_environment_plays(env_id):
     pool.close()
 
 
-def test_an_environment_may_come_from_anywhere():
+def test_ids_classes_functions_and_names_make_equal_environments():
     gym.register("weft-test/Here-v0", entry_point=lambda length=3: toy_envs.Counting(length))
     length = 4
     sources = [
@@ -167,7 +167,7 @@ SCRIPT = """
 """
 
 
-def test_a_script_s_own_class_and_its_neighbour_s_work_in_workers(tmp_path):
+def test_classes_of_the_main_script_and_of_modules_beside_it_work_in_workers(tmp_path):
     script = textwrap.dedent(SCRIPT)
     (tmp_path / "script.py").write_text(script)
     (tmp_path / "beside.py").write_text(script.replace("class Mine", "class Other").partition("if __name__")[0])
@@ -197,7 +197,7 @@ def test_a_script_s_own_class_and_its_neighbour_s_work_in_workers(tmp_path):
         (1e-3, 8, {"vector": "inprocess"}, "inprocess"),
     ],
 )
-def test_the_quicker_kind_of_pool_is_chosen(monkeypatch, seconds, cores, options, expected):
+def test_auto_selects_the_faster_kind_of_pool(monkeypatch, seconds, cores, options, expected):
     monkeypatch.setattr(kinds, "cores", lambda: cores)
     monkeypatch.setattr(os, "getloadavg", lambda: (1.2, 0.0, 0.0))
     monkeypatch.setattr(GymConstructor, "step_seconds", seconds)
@@ -206,7 +206,7 @@ def test_the_quicker_kind_of_pool_is_chosen(monkeypatch, seconds, cores, options
     choose_kind.cache_clear()
 
 
-def test_a_pool_says_what_kind_it_is(monkeypatch):
+def test_a_pool_reports_its_kind(monkeypatch):
     monkeypatch.setattr(kinds, "idle_cores", lambda: 2)
     quick = family.make_custom(toy_envs.Counting, 4).pool_factory.make_pool(range(4), range(4))
     slow = family.make_custom(toy_envs.Slow, 4, workers=2).pool_factory.make_pool(range(4), range(4))

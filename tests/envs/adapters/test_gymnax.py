@@ -10,7 +10,7 @@ from weft.errors import WeftError
 
 
 def near_the_limit(env, key, time):
-    """A state whose episodes have already lasted `time` steps."""
+    """Returns a state in which every episode has already lasted `time` steps."""
     state, _ = env.reset(key)
     inner = state.inner.replace(time=jnp.full_like(state.inner.time, time))
     return GymnaxState(inner, state.episodes)
@@ -36,7 +36,7 @@ def test_termination_wins_over_truncation(key):
     assert step.truncated.tolist() == [False, True]
 
 
-def test_an_index_is_observed_one_hot(key):
+def test_discrete_observations_are_one_hot(key):
     env = make("gymnax:FrozenLake-misc", 2)
     _, obs = env.reset(key)
     assert obs.shape == (2, 16) == (2, *env.observation_space.shape)
@@ -62,7 +62,7 @@ def test_every_available_environment_traces(env_id, key):
 
 
 @pytest.mark.parametrize("spec", ["gymnax:CartPole-v1", "gymnax:Breakout-MinAtar"])
-def test_a_last_step_truncates_and_starts_anew(spec, key):
+def test_a_last_step_truncates_and_restarts_the_episode(spec, key):
     env = make(spec, 3)
     state, _ = env.reset(key)
     action, last = jnp.zeros(3, jnp.int32), jnp.array([True, False, True])
@@ -75,7 +75,7 @@ def test_a_last_step_truncates_and_starts_anew(spec, key):
     assert cut_state.episodes.finished.tolist() == [1, 0, 1]
 
 
-def test_new_episodes_differ_from_each_other_and_from_those_that_end_by_themselves(key):
+def test_initial_states_differ_between_rows_and_between_kinds_of_end(key):
     env = make("gymnax:CartPole-v1", 3)
     state, action = near_the_limit(env, key, 499), jnp.zeros(3, jnp.int32)
     starts = [env.step(state, action, key)[1].obs]
@@ -92,13 +92,13 @@ def test_termination_wins_over_a_last_step(key):
     assert step.truncated.tolist() == [False, True]
 
 
-def test_no_last_steps_is_the_same_as_none_given(key):
+def test_a_last_mask_without_true_entries_equals_none(key):
     env = make("gymnax:CartPole-v1", 3)
     state, _ = env.reset(key)
     given = [env.step(state, jnp.zeros(3, jnp.int32), key, last) for last in (None, jnp.zeros(3, bool))]
     assert jax.tree.all(jax.tree.map(np.array_equal, *given))
 
 
-def test_options_are_refused():
+def test_options_are_rejected():
     with pytest.raises(WeftError, match="gymnax:CartPole-v1 has no options, but was given vector"):
         gymnax.make("CartPole-v1", 2, vector="inprocess")

@@ -1,4 +1,4 @@
-"""Host environments in whole runs: exact under every layout, and named when they fail."""
+"""Host environments in training runs: the same results under every layout, and errors that name the environment."""
 
 import re
 import time
@@ -25,23 +25,23 @@ PENDULUM = World.of("gym:Pendulum-v1", {"vector": "workers", "workers": 2}, ["no
 
 @pytest.mark.parametrize("layout", ["actors", "seed", "seed:envs=4"])
 @pytest.mark.parametrize("world", [CARTPOLE, PENDULUM], ids=["cartpole", "pendulum in workers, normalised"])
-def test_a_layout_changes_nothing(world: World, layout: str) -> None:
+def test_every_layout_gives_the_same_result(world: World, layout: str) -> None:
     found = weft.check(PPO(**SMALL), world, layout=layout, iterations=3)
-    # The noise is the learner's and one environment's stream is its own, so not even replicas change anything, but
-    # sums over all environments at once may round differently in parts.
+    # The learner draws the noise and every environment has its own random stream, so replicas change no trajectory.
+    # Only sums over all environments may round differently, as they are computed in parts.
     exact = found.identical or all(leaf.largest < 1e-5 for leaf in found.leaves)
     assert exact if "=" in layout and world is PENDULUM else found.identical, found.table()
 
 
 @pytest.mark.parametrize("layout", ["actors:actors=2", "allreduce:workers=2", "fused:devices=2"])
-def test_replicas_have_environments_of_their_own(layout: str) -> None:
+def test_replicas_have_different_environments(layout: str) -> None:
     result = train_in_memory(PPO(**SMALL), CARTPOLE, layout=layout, steps=320)
     assert result.steps == 320 and result.episodes > 3
     assert result.state.env.identities[:, 0].tolist() == [0, 1, 2, 3]
 
 
-def test_an_environment_goes_on_as_it_would_have_anywhere_else() -> None:
-    """Whoever steps an environment, the same seed and actions give the same observations."""
+def test_trajectories_do_not_depend_on_the_replica() -> None:
+    """The same seed and actions give the same observations on every replica."""
     states = []
     for layout in ("fused", "seed:envs=4"):
         plan = Plan.of(PPO(**SMALL), CARTPOLE, layout)
@@ -50,7 +50,7 @@ def test_an_environment_goes_on_as_it_would_have_anywhere_else() -> None:
     np.testing.assert_array_equal(*[state.obs for state in states])
 
 
-def test_a_state_that_the_environments_have_left_behind_is_refused() -> None:
+def test_a_stale_state_is_rejected() -> None:
     plan = Plan.of(PPO(**SMALL), CARTPOLE, "fused")
     engine = LocalEngine(plan.project())
     with own_objects():
@@ -76,7 +76,7 @@ def test_a_failure_names_role_environment_seed_and_step(env: Any, cause: str, la
     assert re.search(rf"role \w+\[\d\]: .*{env.__name__}: environment \d \(seed \d+\) failed at its step \d+", said)
 
 
-def test_an_environment_that_hangs_in_this_process_is_named() -> None:
+def test_an_error_names_the_environment_that_hangs_in_this_process() -> None:
     began = time.monotonic()
     with pytest.raises(
         EnvFailed, match=r"Hanging: environment \d \(seed \d+\) failed at its step \d+ .*no answer for 1 s"
@@ -95,7 +95,7 @@ def test_an_environment_that_hangs_in_this_process_is_named() -> None:
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_with_restarts_training_goes_on_and_counts_what_was_dropped(env: Any, steps: int, options: Any) -> None:
+def test_with_restarts_training_continues_and_counts_dropped_episodes(env: Any, steps: int, options: Any) -> None:
     result = train_in_memory(PPO(**SMALL), failing(env, on_error="restart", **options), steps=steps)
     assert result.steps == steps
     assert result.episodes_dropped > 0
@@ -111,7 +111,7 @@ def test_on_env_error_is_a_flag_of_the_command_line(tmp_path: Any, capsys: Any) 
     assert "because their environment failed" in capsys.readouterr().out
 
 
-def test_a_class_of_ones_own_is_given_as_it_is() -> None:
+def test_a_class_or_function_can_be_trained_on() -> None:
     result = train_in_memory(PPO(**SMALL), toy_envs.Terminating, steps=320)
     assert result.env == "Terminating" and result.episodes == 320 // toy_envs.LENGTH
     result = train_in_memory(PPO(**SMALL), lambda: toy_envs.Terminating(length=4), steps=320)

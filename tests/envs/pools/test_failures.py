@@ -1,4 +1,4 @@
-"""Environments that go wrong: who is named, what is dropped, what goes on, and what remains of their processes."""
+"""Failing environments: error messages, dropped episodes, restarts, and the clean-up of worker processes."""
 
 import gc
 import os
@@ -43,7 +43,7 @@ def kind(request):
 
 @pytest.fixture
 def opened():
-    """Pools that are closed after the test."""
+    """Starts pools and closes them after the test."""
     pools = []
 
     def start(factory, seeds=SEEDS):
@@ -57,14 +57,14 @@ def opened():
 
 
 def secrets_odd(seed):
-    """Whether an environment of a seed starts with an odd secret: those of `odd_only` games fail."""
+    """Returns whether the first secret of a seed is odd: with `odd_only`, only such environments fail."""
     env = toy_envs.Counting()
     env.reset(seed=seed)
     return bool(env.secret % 2)
 
 
 def seeds_with_one_odd():
-    """Seeds of which only the second makes an environment that fails."""
+    """Returns three seeds; with `odd_only`, only the environment of the second one fails."""
     even = [seed for seed in range(100) if not secrets_odd(seed)]
     odd = next(seed for seed in range(100) if secrets_odd(seed))
     return even[0], odd, even[1]
@@ -101,11 +101,11 @@ def test_a_lost_worker_names_the_environment_and_the_cause(maker, opened):
 
 
 @pytest.mark.parametrize("maker", REASONS)
-def test_a_restart_drops_one_episode_and_leaves_the_others_alone(maker, kind, opened):
+def test_a_restart_drops_one_episode_and_does_not_affect_other_rows(maker, kind, opened):
     seeds = seeds_with_one_odd()
     factory = make_factory(maker, at=AT, odd_only=True, on_error="restart", **kind)
-    well = make_factory(toy_envs.Never, **kind)
-    pool, twin = opened(factory, seeds), opened(well, seeds)
+    reference = make_factory(toy_envs.Never, **kind)
+    pool, twin = opened(factory, seeds), opened(reference, seeds)
     steps = step_until(pool, factory.action_space, seeds, AT + 2)
     expected = step_until(twin, factory.action_space, seeds, AT + 2)
     for step, other in zip(steps, expected, strict=True):
@@ -123,7 +123,7 @@ def test_a_restart_drops_one_episode_and_leaves_the_others_alone(maker, kind, op
 
 
 @pytest.mark.parametrize("maker", DEADLY)
-def test_a_lost_worker_costs_the_episodes_of_its_block(maker, opened):
+def test_a_lost_worker_drops_the_episodes_of_its_block_only(maker, opened):
     seeds = seeds_with_one_odd()
     factory = make_factory(maker, at=AT, odd_only=True, on_error="restart", **KINDS["workers"])
     pool = opened(factory, seeds)
@@ -137,7 +137,7 @@ def test_a_lost_worker_costs_the_episodes_of_its_block(maker, opened):
     assert pool.pop_totals().dropped.tolist() == [0, 1, 1]
 
 
-def test_a_new_environment_is_seeded_alike_whoever_runs_it(opened):
+def test_a_restarted_environment_gets_the_same_seed_in_every_kind_of_pool(opened):
     seeds = seeds_with_one_odd()
     found = []
     for options in KINDS.values():
@@ -147,7 +147,7 @@ def test_a_new_environment_is_seeded_alike_whoever_runs_it(opened):
     assert (found[0] == found[1]).all()
 
 
-def test_restarts_that_never_help_end_in_an_error(kind, opened):
+def test_consecutive_restarts_are_limited(kind, opened):
     factory = make_factory(toy_envs.Raising, at=1, on_error="restart", **kind)
     pool = opened(factory, (1,))
     step_until(pool, factory.action_space, (1,), 3)
@@ -156,14 +156,14 @@ def test_restarts_that_never_help_end_in_an_error(kind, opened):
     assert pool.pop_totals().dropped.tolist() == [3]
 
 
-def test_restarts_that_help_for_a_while_go_on_for_ever(kind, opened):
+def test_restarts_after_good_steps_are_not_limited(kind, opened):
     factory = make_factory(toy_envs.Raising, at=2, on_error="restart", **kind)
     pool = opened(factory, (1,))
     step_until(pool, factory.action_space, (1,), 20)
     assert pool.pop_totals().dropped.tolist() == [10]
 
 
-def test_workers_that_never_live_end_in_an_error(opened):
+def test_consecutive_restarts_of_a_worker_are_limited(opened):
     factory = make_factory(toy_envs.Dying, at=1, on_error="restart", **KINDS["workers"])
     pool = opened(factory, (1,))
     step_until(pool, factory.action_space, (1,), 3)
@@ -171,21 +171,21 @@ def test_workers_that_never_live_end_in_an_error(opened):
         step_until(pool, factory.action_space, (1,), 1)
 
 
-def test_an_environment_that_cannot_be_made_is_named():
+def test_a_failed_construction_names_the_environment():
     toy_envs.NotMade.made = 0
     factory = make_factory(toy_envs.NotMade, vector="inprocess")
     with pytest.raises(EnvFailed, match=r"environment 40 \(seed 11\) failed before its first step: .*no licence left"):
         factory.make_pool(INDICES, SEEDS).reset()
 
 
-def test_a_reset_that_fails_is_named(kind, opened):
+def test_a_failed_reset_names_the_environment(kind, opened):
     factory = make_factory(toy_envs.BadReset, **kind)
     pool = opened(factory)
     with pytest.raises(EnvFailed, match="environment 40 .* at its step 5 .*RuntimeError: stuck"):
         step_until(pool, factory.action_space, SEEDS, toy_envs.LENGTH)
 
 
-def test_an_episode_that_ended_counts_though_its_environment_could_not_go_on(kind, opened):
+def test_a_finished_episode_counts_even_if_the_next_reset_fails(kind, opened):
     factory = make_factory(toy_envs.BadReset, on_error="restart", **kind)
     pool = opened(factory)
     steps = step_until(pool, factory.action_space, SEEDS, toy_envs.LENGTH)
@@ -194,13 +194,13 @@ def test_an_episode_that_ended_counts_though_its_environment_could_not_go_on(kin
     assert totals.finished.tolist() == [1, 1, 1] and totals.dropped.tolist() == [0, 0, 0]
 
 
-def test_a_type_that_would_lose_everything_is_refused():
+def test_a_float_observation_in_an_integer_space_is_rejected():
     factory = make_factory(toy_envs.FloatImage, vector="inprocess")
     with pytest.raises(EnvFailed, match="the observation is float32, which cannot become uint8"):
         factory.make_pool(INDICES, SEEDS).reset()
 
 
-def test_a_game_that_fails_at_once_is_refused_when_it_is_made():
+def test_an_environment_that_cannot_be_made_fails_before_the_run():
     def broken():
         raise OSError("no display")
 
@@ -210,7 +210,7 @@ def test_a_game_that_fails_at_once_is_refused_when_it_is_made():
         make_factory(lambda: 3)
 
 
-def test_what_cannot_be_pickled_is_refused_with_advice():
+def test_an_environment_that_cannot_be_pickled_is_rejected_with_advice():
     lock = __import__("threading").Lock()
 
     def locked():
@@ -221,8 +221,8 @@ def test_what_cannot_be_pickled_is_refused_with_advice():
         make_factory(locked, vector="workers").make_pool(INDICES, SEEDS)
 
 
-class Untravelled:
-    """Makes environments, but cannot be unpickled."""
+class NotUnpicklable:
+    """Makes environments, but its pickle cannot be loaded."""
 
     def __call__(self):
         return toy_envs.Counting()
@@ -231,8 +231,8 @@ class Untravelled:
         return int, ("no number",)
 
 
-def test_what_a_worker_cannot_load_is_told():
-    factory = make_factory(Untravelled(), **KINDS["workers"])
+def test_an_error_while_a_worker_starts_is_reported():
+    factory = make_factory(NotUnpicklable(), **KINDS["workers"])
     with pytest.raises(EnvFailed, match="before its first step: its worker process could not start: ValueError"):
         factory.make_pool(INDICES, SEEDS).reset()
 
@@ -256,7 +256,7 @@ def open_files():
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_nothing_remains_after_closing():
+def test_closing_ends_processes_and_frees_files_and_memory():
     factory = make_factory(toy_envs.Terminating, **KINDS["workers"])
     before, shared = open_files(), set(os.listdir("/dev/shm"))
     pool = factory.make_pool(INDICES, SEEDS)
@@ -264,14 +264,14 @@ def test_nothing_remains_after_closing():
     pids = pool.pids
     assert all(map(alive, pids)) and open_files() > before
     pool.close()
-    # Ended and waited for: a zombie would still have an entry.
+    # A zombie would still have an entry in /proc.
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
     assert open_files() == before and set(os.listdir("/dev/shm")) == shared
     with pytest.raises(WeftError, match="closed"):
         pool.step(np.zeros(3, np.int32), None)
 
 
-def test_nothing_remains_of_a_pool_that_was_forgotten():
+def test_garbage_collection_closes_a_pool():
     before = open_files()
     pool = make_factory(toy_envs.Terminating, **KINDS["workers"]).make_pool(INDICES, SEEDS)
     pool.reset()
@@ -281,7 +281,7 @@ def test_nothing_remains_of_a_pool_that_was_forgotten():
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids) and open_files() == before
 
 
-def test_nothing_remains_after_an_interrupt(opened, monkeypatch):
+def test_an_interrupt_ends_the_workers(opened, monkeypatch):
     factory = make_factory(toy_envs.Terminating, **KINDS["workers"])
     pool = opened(factory)
     pids = pool.pids
@@ -311,7 +311,7 @@ PARENT = """
 
 
 @pytest.mark.parametrize(("maker", "end"), [("Hanging", signal.SIGKILL), ("Hanging", signal.SIGINT)])
-def test_workers_leave_with_their_parent_even_in_the_middle_of_a_step(maker, end):
+def test_workers_exit_with_their_parent_even_during_a_step(maker, end):
     command = [sys.executable, "-c", textwrap.dedent(PARENT.format(maker=maker))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -324,7 +324,7 @@ def test_workers_leave_with_their_parent_even_in_the_middle_of_a_step(maker, end
     assert gone_soon(pids)
 
 
-def test_a_worker_loads_neither_weft_nor_jax():
+def test_a_worker_imports_neither_weft_nor_jax():
     pool = make_factory(toy_envs.Modules, vector="workers", workers=1).make_pool(range(1), [1])
     assert pool.reset().tolist() == [[0, 0]]
     pool.close()

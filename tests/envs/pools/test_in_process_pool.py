@@ -1,4 +1,4 @@
-"""The pool of one process beside the simplest program that does the same."""
+"""The in-process pool against a straightforward reference implementation."""
 
 import numpy as np
 from hypothesis import given
@@ -12,8 +12,8 @@ from weft.envs.pools.sequential import MAX_CONSECUTIVE_RESTARTS, seed_after_rest
 NUM_ENVS = 3
 
 
-class Plain:
-    """One row, written as one would explain it."""
+class ReferenceRow:
+    """The reference implementation of one row."""
 
     def __init__(self, scripts, seed):
         self.scripts, self.seed, self.restarts, self.unproven = scripts, seed, 0, 0
@@ -26,7 +26,7 @@ class Plain:
         self.total, self.length = 0.0, 0
 
     def step(self, action, last):
-        """The observation, reward, flags, last observation and validity; None where the pool must give up."""
+        """Returns the fields of the step for this row, or None if the pool must raise."""
         try:
             obs, reward, terminated, truncated, _ = self.env.step(action)
         except ValueError:
@@ -56,11 +56,11 @@ moves = st.lists(st.tuples(st.lists(st.integers(0, 4), min_size=3, max_size=3), 
 
 
 @given(scripts=scripts, moves=moves, seeds=st.lists(st.integers(0, 2**31 - 1), min_size=3, max_size=3))
-def test_a_pool_does_what_its_rows_would_do_alone(scripts, moves, seeds):
+def test_a_pool_equals_the_reference(scripts, moves, seeds):
     pool = make_factory(toy_envs.ScriptedGymEnv, scripts=scripts, vector="inprocess", on_error="restart").make_pool(
         range(NUM_ENVS), seeds
     )
-    rows = [Plain(scripts, seed) for seed in seeds]
+    rows = [ReferenceRow(scripts, seed) for seed in seeds]
     assert (pool.reset() == [row.obs for row in rows]).all()
     for actions, bits in moves:
         last = np.array([bool(bits & 1 << row) for row in range(NUM_ENVS)])

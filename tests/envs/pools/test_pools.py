@@ -1,4 +1,4 @@
-"""What every pool must hold to, whatever runs its environments; a new kind of pool is one more entry in `KINDS`."""
+"""Properties of every kind of pool. A new kind of pool is one more entry in `KINDS`."""
 
 import jax
 import numpy as np
@@ -14,8 +14,8 @@ KINDS = {
     "sync-same": {"vector": "sync", "autoreset": "same_step"},
     "async": {"vector": "async"},
 }
-# Gymnasium's own same-step mode keeps an array that the environment goes on writing to.
-LOST = (toy_envs.Reusing, KINDS["sync-same"])
+# In Gymnasium's same-step mode the last observation is lost if the environment overwrites its array.
+UNSUPPORTED = (toy_envs.Reusing, KINDS["sync-same"])
 LENGTH = 23
 
 
@@ -25,26 +25,26 @@ def kind(request):
 
 
 def pairs(makers=toy_envs.GOOD):
-    """Every environment with every kind of pool that can play it."""
-    every = [(maker, name) for maker in makers for name in KINDS if (maker, KINDS[name]) != LOST]
+    """Parametrises a test with every environment in every kind of pool that supports it."""
+    every = [(maker, name) for maker in makers for name in KINDS if (maker, KINDS[name]) != UNSUPPORTED]
     return pytest.mark.parametrize(("maker", "kind"), every, indirect=["kind"])
 
 
 def finals(factory, row, length=LENGTH):
-    """By step, what an environment says for itself at the end of an episode: its return and its last observation."""
-    told = step_by_hand(factory, SEEDS[row], length)
-    return {t: (info["total"], obs) for t, (obs, _, over, cut, info) in enumerate(told) if over or cut}
+    """Returns the return and last observation that the environment reports, for every step that ends an episode."""
+    steps = step_by_hand(factory, SEEDS[row], length)
+    return {t: (info["total"], obs) for t, (obs, _, over, cut, info) in enumerate(steps) if over or cut}
 
 
-def shown(factory, step, name):
-    """A field of a step without the mask that belongs to the observation."""
+def without_mask(factory, step, name):
+    """Returns a field of a step without the action mask."""
     value = getattr(step, name)
     return value["observation"] if factory.constructor.masked else value
 
 
 @pytest.mark.parametrize("maker", toy_envs.GOOD)
-def test_all_kinds_give_the_same_stream(maker):
-    walks = [play(make_factory(maker, **options)) for options in KINDS.values() if (maker, options) != LOST]
+def test_all_kinds_produce_the_same_trajectories(maker):
+    walks = [play(make_factory(maker, **options)) for options in KINDS.values() if (maker, options) != UNSUPPORTED]
     first, steps, totals = walks[0]
     for other_first, other_steps, other_totals in walks[1:]:
         assert trees_equal(other_first, first)
@@ -70,7 +70,7 @@ def test_the_final_observation_is_the_last_of_the_episode(maker, kind):
     for row in range(len(SEEDS)):
         ends = finals(factory, row)
         for t, step in enumerate(steps):
-            final = jax.tree.map(lambda array, row=row: array[row], shown(factory, step, "final_obs"))
+            final = jax.tree.map(lambda array, row=row: array[row], without_mask(factory, step, "final_obs"))
             if t in ends:
                 assert jax.tree.all(jax.tree.map(np.array_equal, final, ends[t][1]))
             else:
@@ -78,7 +78,7 @@ def test_the_final_observation_is_the_last_of_the_episode(maker, kind):
 
 
 @pairs()
-def test_totals_equal_what_the_environments_say_of_themselves(maker, kind):
+def test_totals_equal_those_that_the_environments_report(maker, kind):
     factory = make_factory(maker, **kind)
     _, _, totals = play(factory)
     for row in range(len(SEEDS)):
@@ -88,7 +88,7 @@ def test_totals_equal_what_the_environments_say_of_themselves(maker, kind):
         assert totals.lengths[row] == max(ends, default=-1) + 1
 
 
-def test_totals_are_taken_out_once(kind):
+def test_popping_totals_resets_them(kind):
     factory = make_factory(toy_envs.Terminating, **kind)
     pool = factory.make_pool(range(2), SEEDS[:2])
     walk(pool, factory.action_space, SEEDS[:2], 2 * toy_envs.LENGTH + 1)
@@ -98,7 +98,7 @@ def test_totals_are_taken_out_once(kind):
 
 
 @pairs((toy_envs.Uneven, toy_envs.Nested, toy_envs.Reusing))
-def test_a_row_depends_on_its_seed_alone(maker, kind):
+def test_a_row_depends_only_on_its_seed(maker, kind):
     factory = make_factory(maker, **kind)
     seeds = (5, 11, 6, 22, 7)
     _, together, _ = play(factory, seeds)
@@ -108,26 +108,26 @@ def test_a_row_depends_on_its_seed_alone(maker, kind):
 
 
 @pairs((toy_envs.Truncating, toy_envs.Reusing, toy_envs.Nested))
-def test_what_was_handed_out_never_changes(maker, kind):
+def test_returned_arrays_never_change(maker, kind):
     factory = make_factory(maker, **kind)
     pool = factory.make_pool(range(2), SEEDS[:2])
-    handed = [pool.reset()]
-    copies = [jax.tree.map(np.copy, handed[0])]
+    returned = [pool.reset()]
+    copies = [jax.tree.map(np.copy, returned[0])]
     for action in actions(factory.action_space, SEEDS[:2], 12):
-        handed.append(vars(pool.step(action, None)))
-        copies.append(jax.tree.map(np.copy, handed[-1]))
-    assert all(trees_equal(a, b) for a, b in zip(handed, copies, strict=True))
+        returned.append(vars(pool.step(action, None)))
+        copies.append(jax.tree.map(np.copy, returned[-1]))
+    assert all(trees_equal(a, b) for a, b in zip(returned, copies, strict=True))
     pool.close()
 
 
-def test_nothing_is_copied_for_final_observations_while_nothing_ends(kind):
+def test_final_observations_are_not_copied_if_no_episode_ends(kind):
     factory = make_factory(toy_envs.Never, **kind)
     _, steps, _ = play(factory)
     assert all(step.final_obs is step.obs for step in steps)
     assert not any(step.terminated.any() or step.truncated.any() for step in steps)
 
 
-def test_an_episode_can_be_cut_off_from_outside(kind):
+def test_the_caller_can_truncate_an_episode(kind):
     factory = make_factory(toy_envs.Terminating, **kind)
     pool = factory.make_pool(range(3), SEEDS)
     first = pool.reset()
@@ -141,7 +141,7 @@ def test_an_episode_can_be_cut_off_from_outside(kind):
     pool.close()
 
 
-def test_termination_wins_where_an_episode_is_cut_off_as_it_ends(kind):
+def test_termination_takes_precedence_over_truncation(kind):
     factory = make_factory(toy_envs.OneStep, **kind)
     pool = factory.make_pool(range(2), SEEDS[:2])
     pool.reset()
@@ -163,7 +163,7 @@ def test_a_mask_in_info_becomes_part_of_the_observation(maker, kind):
         np.testing.assert_array_equal(obs["action_mask"], np.stack(expected, axis=1))
 
 
-def test_types_are_those_that_a_device_computes_with(kind):
+def test_64_bit_observations_become_32_bit(kind):
     first, steps, totals = play(make_factory(toy_envs.Wide, **kind))
     assert first.dtype == steps[0].obs.dtype == steps[0].reward.dtype == np.float32
     assert all(sums.dtype == np.float32 for sums in vars(totals).values())

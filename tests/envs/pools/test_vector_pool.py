@@ -1,4 +1,4 @@
-"""Pools over vector environments: rows that an autoreset inserts, and what such pools cannot do."""
+"""Pools of vector environments: rows inserted by an autoreset, and unsupported operations."""
 
 import numpy as np
 import pytest
@@ -10,12 +10,12 @@ from weft.envs.pools.failures import EnvFailed
 from weft.errors import WeftError
 
 NEXT = [{"vector": "sync", "autoreset": "next_step"}, {"vector": "async", "autoreset": "next_step"}]
-# Gymnasium says in warnings what went wrong in a process of its own, and raises it after that.
-talkative = pytest.mark.filterwarnings("ignore::UserWarning")
+# Gymnasium warns of an error in a subprocess before it raises it.
+ignore_warnings = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 def next_step_rows(maker, seed, given):
-    """What a row must show: the observation, reward, flags, last observation and validity of every step."""
+    """Yields the expected observation, reward, flags and validity of one row for every action."""
     env = maker()
     env.reset(seed=seed)
     over = False
@@ -54,7 +54,7 @@ def test_the_row_after_an_end_belongs_to_no_episode(maker, options):
 
 
 @pytest.mark.parametrize("options", NEXT, ids=lambda options: options["vector"])
-def test_a_row_that_is_cut_off_starts_at_once(options):
+def test_a_truncated_row_restarts_in_the_same_step(options):
     factory = make_factory(toy_envs.Terminating, **options)
     pool = factory.make_pool(range(3), SEEDS)
     pool.reset()
@@ -73,14 +73,14 @@ def test_a_row_that_is_cut_off_starts_at_once(options):
     pool.close()
 
 
-@talkative
+@ignore_warnings
 @pytest.mark.parametrize("vector", ["sync", "async"])
 def test_a_failure_names_the_environment(vector):
     factory = make_factory(toy_envs.Raising, at=2, vector=vector)
     pool = factory.make_pool(range(40, 43), SEEDS)
     pool.reset()
     pool.step(np.zeros(3, np.int32), None)
-    # All of them fail at once: the first is met first in one process, any of them in several.
+    # All rows fail in this step. One process reports the first row; several processes report any row.
     named = r"environment 40 \(seed 11\)" if vector == "sync" else r"environment 4\d \(seed \d\d\)"
     with pytest.raises(
         EnvFailed, match=rf"{named} failed at its step 2 \(2 of the episode\): ValueError: out of paint"
@@ -89,7 +89,7 @@ def test_a_failure_names_the_environment(vector):
     pool.close()
 
 
-@talkative
+@ignore_warnings
 @pytest.mark.parametrize(
     ("maker", "reason"), [(toy_envs.Hanging, "TimeoutError"), (toy_envs.Dying, "EOFError|Connection")]
 )
@@ -102,7 +102,7 @@ def test_a_process_that_hangs_or_dies_ends_the_pool(maker, reason):
 
 
 @pytest.mark.parametrize("maker", [toy_envs.NaNObservation, toy_envs.NaNReward])
-def test_nan_is_found(maker):
+def test_nan_is_reported(maker):
     pool = make_factory(maker, at=2, vector="sync").make_pool(range(2), SEEDS[:2])
     pool.reset()
     pool.step(np.zeros(2, np.int32), None)
@@ -111,7 +111,7 @@ def test_nan_is_found(maker):
     pool.close()
 
 
-def test_an_id_may_bring_its_own_vector_environment():
+def test_a_registered_vector_environment_can_be_used():
     factory = family.make("CartPole-v1", 4, vector="native").pool_factory
     walks = [play(factory, length=80) for _ in range(2)]
     play.cache_clear()
@@ -124,7 +124,7 @@ def test_an_id_may_bring_its_own_vector_environment():
         assert (np.abs(after.obs[~after.valid]) <= 0.05).all() and not after.reward[~after.valid].any()
 
 
-def test_what_a_native_vector_environment_cannot_do_is_refused():
+def test_unsupported_options_of_a_native_vector_environment_are_rejected():
     pool = family.make("CartPole-v1", 2, vector="native").pool_factory.make_pool(range(2), [1, 2])
     pool.reset()
     with pytest.raises(WeftError, match="cannot truncate an episode"):

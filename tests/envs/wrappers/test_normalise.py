@@ -22,7 +22,7 @@ SCALES = [(0.0, 1.0), (1e4, 1.0), (-1e4, 0.1), (3.0, 100.0)]
 
 
 def counted(env, steps=LENGTH):
-    """All values of `place` that count, in 64 bits: the first ones and those of valid steps."""
+    """Returns all values of `place` that the moments include, as float64: the first ones and those of valid steps."""
     script = env.script
     place = script["obs"]["place"].astype(np.float64)
     later = place[:, 1 : steps + 1][script["valid"][:, :steps]]
@@ -30,7 +30,7 @@ def counted(env, steps=LENGTH):
 
 
 def returns_by_hand(env, gamma):
-    """The discounted return after every valid step, in 64 bits."""
+    """Returns the discounted return after every valid step, as float64."""
     script, seen = env.script, []
     for b in range(env.num_envs):
         running = 0.0
@@ -43,7 +43,7 @@ def returns_by_hand(env, gamma):
 
 @pytest.mark.parametrize(("centre", "spread"), SCALES)
 @pytest.mark.parametrize("merge_every", [1, 7, LENGTH])
-def test_statistics_are_those_of_all_data_at_once(centre, spread, merge_every):
+def test_moments_equal_those_of_all_data(centre, spread, merge_every):
     inner = Scripted(5, centre, spread)
     env = normalise_obs(inner)
     state, _, _ = play(env, merge_every=merge_every)
@@ -54,7 +54,7 @@ def test_statistics_are_those_of_all_data_at_once(centre, spread, merge_every):
     np.testing.assert_allclose(moments.variance[0], data.var(axis=0), rtol=1e-5 + 1e-9 * (centre / spread) ** 2 / 10)
 
 
-def test_observations_are_scaled_by_what_was_known_before_them():
+def test_observations_are_scaled_by_the_moments_of_earlier_iterations():
     inner = Scripted(4, 100.0, 5.0)
     env = normalise_obs(inner)
     state, _, seen = play(env, 20, merge_every=20)
@@ -70,7 +70,7 @@ def test_observations_are_scaled_by_what_was_known_before_them():
     assert state.wrapper.sums.count.tolist() == [0.0] * 4
 
 
-def test_only_what_holds_floating_point_numbers_is_normalised():
+def test_only_floating_point_parts_are_normalised():
     inner = Scripted(4)
     env = normalise_obs(inner)
     _, first, seen = play(env, 5)
@@ -81,12 +81,12 @@ def test_only_what_holds_floating_point_numbers_is_normalised():
     assert env.observation_space["place"] == gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
 
 
-def test_what_never_changes_becomes_zero():
+def test_a_constant_observation_becomes_zero():
     _, _, seen = play(normalise_obs(Scripted(4, 12345.6, 0.0)), 9, merge_every=3)
     assert not seen.obs["place"].any()
 
 
-def test_nothing_to_normalise_is_refused():
+def test_an_observation_without_floating_point_parts_is_rejected():
     @dataclass(frozen=True)
     class Images(Scripted):
         observation_space = gym.spaces.Box(0, 255, (4, 4), np.uint8)
@@ -96,7 +96,7 @@ def test_nothing_to_normalise_is_refused():
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.9, 0.99])
-def test_rewards_are_in_units_of_the_deviation_of_returns(gamma):
+def test_rewards_are_divided_by_the_standard_deviation_of_returns(gamma):
     inner = Scripted(5)
     state, _, seen = play(normalise_reward(inner, gamma=gamma), merge_every=20)
     moments, returns = state.wrapper.running.moments, returns_by_hand(inner, gamma)
@@ -109,7 +109,7 @@ def test_rewards_are_in_units_of_the_deviation_of_returns(gamma):
 
 
 @pytest.mark.parametrize("wrapped", [normalise_reward, clip_reward])
-def test_episodes_report_the_rewards_that_the_environment_gave(wrapped):
+def test_metrics_report_the_original_rewards(wrapped):
     _, plain = Scripted(4).episodes(play(Scripted(4))[0])
     env = wrapped(Scripted(4))
     _, metrics = env.episodes(play(env)[0])
@@ -117,13 +117,13 @@ def test_episodes_report_the_rewards_that_the_environment_gave(wrapped):
 
 
 @pytest.mark.parametrize("gamma", [-0.1, 1.1])
-def test_a_discount_lies_between_zero_and_one(gamma):
+def test_a_discount_outside_zero_and_one_is_rejected(gamma):
     with pytest.raises(WeftError, match="gamma is"):
         normalise_reward(Scripted(2), gamma=gamma)
 
 
 @pytest.mark.parametrize("wrapped", [normalise_obs, normalise_reward])
-def test_knowledge_is_what_has_no_batch_axis_and_changes_in_episodes_alone(wrapped, key):
+def test_moments_have_no_batch_axis_and_change_only_in_episodes(wrapped, key):
     envs = wrapped(Scripted(4)), wrapped(Scripted(6))
     states = [jax.eval_shape(env.reset, key)[0] for env in envs]
     same = jax.tree.leaves(jax.tree.map(lambda a, b: a.shape == b.shape, *states))
@@ -134,7 +134,7 @@ def test_knowledge_is_what_has_no_batch_axis_and_changes_in_episodes_alone(wrapp
     assert not np.array_equal(running[0].sums.count, running[1].sums.count)
 
 
-def test_a_restart_keeps_what_was_learned(key):
+def test_a_reset_with_statistics_keeps_the_moments(key):
     env, other = (normalise_obs(normalise_reward(Scripted(n, 50.0, 9.0))) for n in (4, 3))
     trained, _, _ = play(env, 20, merge_every=20)
     small, large = (jax.eval_shape(env.reset, key)[0], jax.eval_shape(other.reset, key)[0])
@@ -148,7 +148,7 @@ def test_a_restart_keeps_what_was_learned(key):
     assert state.wrapper.sums.count.tolist() == [1.0] * 3
 
 
-def test_merging_nothing_changes_nothing():
+def test_merging_no_data_changes_nothing():
     values = (jnp.ones((2, 3)),)
     running = RunningMoments.init(values, mean=(jnp.full(3, 7.0),))
     for moments in (running.merge().moments, running.add(values, where=jnp.zeros(2, bool)).merge().moments):
@@ -157,7 +157,7 @@ def test_merging_nothing_changes_nothing():
 
 @dataclass(frozen=True, kw_only=True)
 class Watch(Algorithm):
-    """Steps environments, and gives every row its own replica's moments."""
+    """Steps environments and returns the moments of the replica of every row."""
 
     num_envs: int = 4
 
@@ -192,7 +192,7 @@ class Watch(Algorithm):
 @pytest.mark.parametrize(
     "layout", ["fused", "fused:devices=2", "allreduce:workers=2", "actors:actors=2", "actors:actors=4", "seed:envs=2"]
 )
-def test_every_replica_knows_what_all_of_them_saw(layout):
+def test_every_replica_has_the_moments_of_all_data(layout):
     def env(num_envs):
         return normalise_obs(normalise_reward(Scripted(num_envs, 1e4, 1.0)))
 
@@ -204,7 +204,7 @@ def test_every_replica_knows_what_all_of_them_saw(layout):
 
 
 def run(algo, env, layout, iterations):
-    """The state after some iterations."""
+    """Returns the state after some iterations."""
     plan = Plan.of(algo, env, layout)
     return LocalEngine(plan.project(), stuck_after=60.0).run(plan.init(0), iterations)
 
@@ -214,7 +214,7 @@ def wrapped_cart_pole(num_envs):
 
 
 @pytest.mark.parametrize("layout", ["actors", "seed", "allreduce"])
-def test_layouts_of_one_replica_change_no_bit(layout):
+def test_layouts_with_one_replica_give_identical_results(layout):
     assert weft.check(PPO(**SMALL), wrapped_cart_pole, layout=layout, iterations=3).identical
 
 

@@ -23,7 +23,7 @@ from weft.envs.wrappers.frames import FrameStack
 
 
 def stacked_by_hand(script, row, name, frames):
-    """What a stack of frames of one environment shows, and its final observations."""
+    """Returns the expected stacks of one row, and the expected final observations."""
     obs, final = script["obs"][name][row], script["final"][name][row]
     seen, shown, finals = deque([obs[0]] * frames, maxlen=frames), [], []
     for t in range(LENGTH):
@@ -39,7 +39,7 @@ def stacked_by_hand(script, row, name, frames):
 
 @pytest.mark.parametrize("frames", [1, 2, 4])
 @pytest.mark.parametrize("name", ["place", "image"])
-def test_frames_are_those_of_one_episode(name, frames):
+def test_a_stack_holds_frames_of_one_episode(name, frames):
     inner = Scripted(4)
     env = frame_stack(inner, frames)
     _, first, seen = play(env)
@@ -51,7 +51,7 @@ def test_frames_are_those_of_one_episode(name, frames):
     assert seen.obs[name].dtype == inner.script["obs"][name].dtype
 
 
-def test_what_is_no_box_is_not_stacked():
+def test_parts_that_are_not_boxes_are_not_stacked():
     env = frame_stack(Scripted(4), 3)
     _, _, seen = play(env, 5)
     np.testing.assert_array_equal(seen.obs["room"], Scripted(4).script["obs"]["room"][:, 1:6])
@@ -88,15 +88,15 @@ def cart_poles():
 
 
 @pytest.mark.parametrize("env", [time_limit(cart_poles(), 3), time_limit(time_limit(cart_poles(), 3), 5)])
-def test_episodes_are_cut_off_at_the_limit(env):
+def test_episodes_are_truncated_at_the_limit(env):
     assert lengths(env, 7) == (4 * 2 * 3, 4 * 2)
 
 
-def test_the_inner_of_two_limits_starts_anew_when_the_outer_cuts():
+def test_the_outer_limit_resets_the_count_of_the_inner_limit():
     assert lengths(time_limit(time_limit(cart_poles(), 5), 3), 7) == (4 * 2 * 3, 4 * 2)
 
 
-def test_a_limit_and_a_caller_may_both_cut(key):
+def test_a_limit_and_the_caller_can_both_truncate(key):
     env = time_limit(cart_poles(), 2)
     state, _ = env.reset(key)
     action, cut = jnp.zeros(4, jnp.int32), []
@@ -107,7 +107,7 @@ def test_a_limit_and_a_caller_may_both_cut(key):
     assert state.wrapper.tolist() == [1, 0, 0, 0]
 
 
-def test_rows_that_an_autoreset_inserted_are_not_steps_of_an_episode():
+def test_the_limit_does_not_count_rows_inserted_by_an_autoreset():
     inner = Scripted(4)
     _, _, seen = play(time_limit(inner, 4))
     by_itself = inner.script["terminated"] | inner.script["truncated"]
@@ -125,7 +125,7 @@ def test_rewards_are_clipped():
     np.testing.assert_array_equal(seen.reward, np.clip(Scripted(4).script["reward"], -1, 1))
 
 
-def test_specs_name_wrappers_from_the_inside_out():
+def test_specs_apply_wrappers_innermost_first():
     specs = ["time_limit=9", "frame_stack=2", "normalise_obs", "normalise_reward=0.9", "clip_reward"]
     inner = normalise_obs(frame_stack(time_limit(Scripted(2), 9), 2))
     expected = clip_reward(normalise_reward(inner, gamma=0.9))
@@ -151,12 +151,12 @@ def test_specs_name_wrappers_from_the_inside_out():
         ("frame_stack=-1", "frame_stack: -1 frames"),
     ],
 )
-def test_a_wrong_spec_is_refused(spec, message):
+def test_an_invalid_spec_is_rejected(spec, message):
     with pytest.raises(WeftError, match=message):
         wrap(Scripted(2), [spec])
 
 
-def test_a_restart_of_what_knows_nothing_is_a_reset(key):
+def test_without_statistics_a_reset_with_statistics_is_a_reset(key):
     env = frame_stack(time_limit(cart_poles(), 5), 2)
     trained, _, _ = play(env, 3)
     fresh = [start(key) for start in (env.reset, lambda key: reset_with_statistics(env, key, trained))]

@@ -27,7 +27,7 @@ class RowFailure(Exception):
 
 
 class EpisodeEnd(NamedTuple):
-    """A row whose episode ended in a step. `final` holds the last observation, one array per spec."""
+    """The end of a row's episode in a step. `final` holds the last observation, one array per spec."""
 
     row: int
     terminated: bool

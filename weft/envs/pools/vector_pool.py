@@ -183,7 +183,7 @@ class VectorPool:
 
 
 def to_native_action(space: gym.Space, action: Any) -> Any:
-    """Converts a batch of actions, whose discrete parts count from 0, to the dtypes and offsets of the space."""
+    """Converts a batch of actions to the space's dtypes and offsets: discrete parts of the batch count from 0."""
     if isinstance(space, gym.spaces.Dict):
         return {name: to_native_action(part, action[name]) for name, part in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):

@@ -110,7 +110,7 @@ class WorkerPool:
         self._finalizer()
 
     def _step_workers(self, action: list[np.ndarray], last: np.ndarray | None) -> list[int]:
-        """Steps every block and returns the workers in whose blocks an episode ended."""
+        """Steps every block and returns the workers with an ended episode in their block."""
         for array, leaf in zip(self._shared["action"], action, strict=True):
             array[...] = leaf
         self._steps += 1

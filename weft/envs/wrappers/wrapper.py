@@ -42,13 +42,13 @@ class Wrapper:
     def init(self, obs: Any, trained: Any | None) -> tuple[Any, Any]:
         """Returns the initial state and the transformed first observations.
 
-        `trained`, if given, is an earlier state whose learned statistics the new state keeps.
+        `trained`, if given, is an earlier state: the new state keeps its learned statistics.
         """
         del trained
         return (), obs
 
     def last(self, state: Any, last: jax.Array | None) -> jax.Array | None:
-        """Returns the rows whose episodes the coming step must end, given those that the caller asked for."""
+        """Returns the mask of episodes that the coming step must end, given the caller's mask."""
         del state
         return last
 
