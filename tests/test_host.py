@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from tests.toys import apart, copies, on, projected, run, toy
+from tests.toys import layout_of, on, projected, replicated, run, toy
 from weft import Layout, Role, WeftError
 from weft.host import HostObjects, host_call, new_token, objects, own_objects
 from weft.project.program import HostCall, walk
@@ -17,9 +17,9 @@ from weft.runtime.jit_with_host import jit_with_host
 
 LENGTH = 3
 LAYOUTS = {
-    "fused": apart(all="*"),
-    "apart": apart(one="world", two="learn *"),
-    "whole": apart(one="act *", two="world"),
+    "fused": layout_of(all="*"),
+    "apart": layout_of(one="world", two="learn *"),
+    "whole": layout_of(one="act *", two="world"),
 }
 
 
@@ -122,7 +122,7 @@ def test_host_code_is_called_even_if_its_result_is_unused() -> None:
         token, _ = host_call(recorder, jax.ShapeDtypeStruct(x.shape, x.dtype), s["token"], x, name="world")
         return {"x": on("act")(x), "token": token}
 
-    run(toy(lambda env: {"x": jnp.zeros(4), "token": new_token(4)}, loop), apart(one="act", two="*"), iterations=2)
+    run(toy(lambda env: {"x": jnp.zeros(4), "token": new_token(4)}, loop), layout_of(one="act", two="*"), iterations=2)
     assert len(recorder.calls) == 2
 
 
@@ -159,7 +159,7 @@ def test_a_branch_around_host_code_is_refused() -> None:
         return {"x": lax.cond(x.sum() > 0, called, lambda x: x, x)}
 
     with pytest.raises(WeftError, match=r"a `cond` holds host code \(world\)"):
-        projected(toy({"x": jnp.zeros(4)}, loop), apart(one="*"))
+        projected(toy({"x": jnp.zeros(4)}, loop), layout_of(one="*"))
 
 
 def test_an_error_in_host_code_names_the_role() -> None:
@@ -215,5 +215,5 @@ def test_replicas_share_the_objects_of_their_run() -> None:
         return x
 
     with own_objects() as registry:
-        run(walking(looks), copies(act=1, world=2, learn=1), iterations=1)
+        run(walking(looks), replicated(act=1, world=2, learn=1), iterations=1)
     assert set(found) == {registry}

@@ -49,13 +49,13 @@ def on(name: str, fn: Callable[..., Any] = lambda x: x * 2 + 1) -> Callable[...,
     return fragment(fn, name=name)
 
 
-def apart(**runs: str) -> Layout:
-    """A layout with one replica per role, as in `apart(one="a b", two="*")`."""
+def layout_of(**runs: str) -> Layout:
+    """A layout with one replica per role, as in `layout_of(one="a b", two="*")`."""
     return Layout(*(Role(name, tuple(names.split())) for name, names in runs.items()))
 
 
-def copies(**replicas: int) -> Layout:
-    """A layout of roles that each run the fragment with their own name, as in `copies(a=2, b=1)`."""
+def replicated(**replicas: int) -> Layout:
+    """A layout of roles that each run the fragment with their own name, as in `replicated(a=2, b=1)`."""
     return Layout(*(Role(name, (name,), replicas=count) for name, count in replicas.items()))
 
 

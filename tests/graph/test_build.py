@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from tests.toys import apart, assert_unchanged, copies, env_of, on, projected, toy
+from tests.toys import assert_unchanged, env_of, layout_of, on, projected, replicated, toy
 from weft import Layout, Role, all_mean, all_sum
 from weft.errors import WeftError
 from weft.graph.build import build_graph
@@ -40,12 +40,12 @@ def nested(s: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("layout", "expected"),
     [
-        (apart(one="outer", two="last"), ["one outer", "two last"]),
-        (apart(one="outer first", two="last second"), ["one outer", "two last"]),
-        (apart(one="first", two="second", three="last"), ["one first", "two second", "three last"]),
-        (apart(one="first", two="*"), ["one first", "two second", "two last"]),
-        (apart(one="first second", two="*"), ["one outer", "two last"]),
-        (apart(one="last", two="*"), ["two outer", "one last"]),
+        (layout_of(one="outer", two="last"), ["one outer", "two last"]),
+        (layout_of(one="outer first", two="last second"), ["one outer", "two last"]),
+        (layout_of(one="first", two="second", three="last"), ["one first", "two second", "three last"]),
+        (layout_of(one="first", two="*"), ["one first", "two second", "two last"]),
+        (layout_of(one="first second", two="*"), ["one outer", "two last"]),
+        (layout_of(one="last", two="*"), ["two outer", "one last"]),
     ],
     ids=["outer", "outer wins", "opened", "rest", "inner of one role", "unnamed"],
 )
@@ -58,11 +58,11 @@ def test_dotted_names_follow_their_prefix_unless_placed_themselves() -> None:
     def loop(s):
         return {"x": jnp.mod(on("env.episodes")(on("env")(s["x"])), 31)}
 
-    assert placed(loop, apart(one="env", two="*")) == [("loop", "one", "scan")]
-    split = placed(loop, apart(one="env", two="env.episodes"))
+    assert placed(loop, layout_of(one="env", two="*")) == [("loop", "one", "scan")]
+    split = placed(loop, layout_of(one="env", two="env.episodes"))
     assert split == [("fragment", "one", "env"), ("fragment", "two", "env.episodes")]
     # A layout may name a prefix that is not a fragment itself.
-    assert placed(lambda s: {"x": on("env.episodes")(s["x"])}, apart(one="env")) == [("loop", "one", "scan")]
+    assert placed(lambda s: {"x": on("env.episodes")(s["x"])}, layout_of(one="env")) == [("loop", "one", "scan")]
 
 
 def test_repeated_calls_have_different_keys() -> None:
@@ -70,7 +70,7 @@ def test_repeated_calls_have_different_keys() -> None:
         x, _ = lax.scan(lambda c, _: (on("b")(on("a")(c)), None), on("a")(on("a")(s["x"])), length=2)
         return {"x": x}
 
-    keys = [key for _, _, key in placed(loop, apart(one="a", two="b"))]
+    keys = [key for _, _, key in placed(loop, layout_of(one="a", two="b"))]
     assert keys == ["a", "a#2", "loop/a", "loop/b"]
 
 
@@ -80,7 +80,7 @@ def test_calls_and_loops_of_one_role_stay_single_nodes() -> None:
         x = lax.cond(x.sum() > 3, on("a"), lambda x: x, x)
         return {"x": jnp.mod(on("b")(jax.jit(lambda x: on("a")(x) * 2)(x)), 31)}
 
-    layout = apart(one="a", two="b")
+    layout = layout_of(one="a", two="b")
     assert [entry[:2] for entry in placed(loop, layout)] == [
         ("loop", "one"),
         ("loop", "one"),
@@ -100,11 +100,11 @@ def test_calls_and_loops_of_one_role_stay_single_nodes() -> None:
 )
 def test_control_flow_over_several_roles_is_refused_with_advice(what: str, cut: Any) -> None:
     with pytest.raises(WeftError) as error:
-        projected(toy(X, lambda s: {"x": cut(s["x"])}), apart(one="a", two="b"))
+        projected(toy(X, lambda s: {"x": cut(s["x"])}), layout_of(one="a", two="b"))
     message = str(error.value).replace("remat2", "remat").replace("checkpoint", "remat")
     assert f"`{what}` spans the roles one, two (it holds a, b)" in message
     assert f"move the `{what}` inside a fragment, or run a and b on one role" in message
-    assert_unchanged(toy(X, lambda s: {"x": jnp.mod(on("c", cut)(s["x"]), 31)}), apart(one="c"))
+    assert_unchanged(toy(X, lambda s: {"x": jnp.mod(on("c", cut)(s["x"]), 31)}), layout_of(one="c"))
 
 
 def test_a_branch_with_a_merge_over_replicas_is_refused() -> None:
@@ -113,22 +113,25 @@ def test_a_branch_with_a_merge_over_replicas_is_refused() -> None:
         return {"x": grown, "w": s["w"]}
 
     with pytest.raises(WeftError, match="`cond` spans replicas of a.*without replicas"):
-        projected(toy(batched, loop), copies(a=2))
+        projected(toy(batched, loop), replicated(a=2))
 
 
 @pytest.mark.parametrize(
     ("layout", "message"),
     [
-        (apart(one="a"), "no role runs the fragment 'b': add it to a role's runs .*one {a}.* or let a role run '\\*'"),
         (
-            apart(one="a", two="b", three="leern"),
+            layout_of(one="a"),
+            "no role runs the fragment 'b': add it to a role's runs .*one {a}.* or let a role run '\\*'",
+        ),
+        (
+            layout_of(one="a", two="b", three="leern"),
             "role 'three' runs 'leern', .* only a, b, learn: did you mean 'learn",
         ),
         (
-            apart(one="a", two="b", three="a.inner"),
+            layout_of(one="a", two="b", three="a.inner"),
             "role 'three' runs 'a.inner', .*: take a layout that names only these",
         ),
-        (apart(one="a", two="b", three="lear"), "role 'three' runs 'lear', .*: did you mean 'learn'"),
+        (layout_of(one="a", two="b", three="lear"), "role 'three' runs 'lear', .*: did you mean 'learn'"),
     ],
     ids=["unplaced", "misspelt", "below", "part of a name"],
 )
@@ -143,7 +146,7 @@ def test_unknown_and_unplaced_fragment_names_are_refused(layout: Layout, message
 
 def test_an_unplaced_fragment_inside_an_inlined_one_is_refused() -> None:
     with pytest.raises(WeftError, match="no role runs the fragment 'second'"):
-        projected(toy(X, nested), apart(one="first", two="last"))
+        projected(toy(X, nested), layout_of(one="first", two="last"))
 
 
 def test_a_loop_with_no_steps_over_several_roles_is_refused() -> None:
@@ -151,7 +154,7 @@ def test_a_loop_with_no_steps_over_several_roles_is_refused() -> None:
         return {"x": lax.scan(lambda c, _: (on("b")(on("a")(c)), None), s["x"], length=0)[0]}
 
     with pytest.raises(WeftError, match="loop with 0 steps"):
-        projected(toy(X, loop), apart(one="a", two="b"))
+        projected(toy(X, loop), layout_of(one="a", two="b"))
 
 
 def test_one_merge_of_values_from_several_replicated_roles_is_refused() -> None:
@@ -160,7 +163,7 @@ def test_one_merge_of_values_from_several_replicated_roles_is_refused() -> None:
         return {"x": s["x"], "w": total}
 
     with pytest.raises(WeftError, match=r"several roles \(a, b\): merge the values of each role separately"):
-        projected(toy(batched, loop), copies(a=2, b=2))
+        projected(toy(batched, loop), replicated(a=2, b=2))
 
 
 def test_a_merge_of_values_that_no_role_computed_is_refused() -> None:
@@ -168,8 +171,8 @@ def test_a_merge_of_values_that_no_role_computed_is_refused() -> None:
         return {"x": on("a", lambda x, n: x + n)(s["x"], all_sum(jnp.ones(()))), "w": on("b")(s["w"])}
 
     with pytest.raises(WeftError, match="no role computed"):
-        projected(toy(batched, loop), copies(a=2, b=1))
-    assert_unchanged(toy(batched, loop), copies(a=1, b=1))
+        projected(toy(batched, loop), replicated(a=2, b=1))
+    assert_unchanged(toy(batched, loop), replicated(a=1, b=1))
 
 
 @pytest.mark.parametrize("where", ["before a loop", "in a loop", "after a loop", "around iterations"])
@@ -186,7 +189,7 @@ def test_a_merge_outside_fragments_is_over_the_role_that_computed_its_values(whe
         earlier = all_sum(jnp.sum(s["x"])) if where == "around iterations" else 0.0
         return {"x": jnp.mod(on("a", lambda x, y: x + y)(x, first + last + earlier), 31), "w": w}
 
-    assert_unchanged(toy(batched, loop), copies(a=2, b=1))
+    assert_unchanged(toy(batched, loop), replicated(a=2, b=1))
 
 
 def test_constants_and_literals_reach_all_roles_that_need_them() -> None:
@@ -204,7 +207,7 @@ def test_constants_and_literals_reach_all_roles_that_need_them() -> None:
         "flag": jnp.array(True),
         "table": jnp.zeros(4),
     }
-    assert_unchanged(toy(start, loop), apart(one="a", two="b"))
+    assert_unchanged(toy(start, loop), layout_of(one="a", two="b"))
 
 
 def test_roles_may_have_any_names() -> None:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from tests.toys import apart, env_of, on, toy
+from tests.toys import env_of, layout_of, on, toy
 from weft.graph.build import build_graph
 from weft.graph.graph import Graph, Value, check, walk
 from weft.graph.trace import trace
@@ -21,7 +21,7 @@ def graph() -> Graph:
         x, xs = lax.scan(tick, s["x"], length=3)
         return {"x": x + xs.sum(0)}
 
-    return build_graph(trace(toy({"x": jnp.zeros(4)}, loop), env_of(4), length=2), apart(one="a", two="b"))
+    return build_graph(trace(toy({"x": jnp.zeros(4)}, loop), env_of(4), length=2), layout_of(one="a", two="b"))
 
 
 def test_walk_counts_the_executions_of_each_node(graph: Graph) -> None:

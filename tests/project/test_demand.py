@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 from jax import lax
 
-from tests.toys import apart, on, projected, toy
+from tests.toys import layout_of, on, projected, toy
 from weft.metrics import Mean
 
-TWO = apart(one="a", two="b")
+TWO = layout_of(one="a", two="b")
 
 
 def crossing(loop, start, layout=TWO) -> list[str]:

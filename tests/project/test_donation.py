@@ -3,12 +3,12 @@
 import jax.numpy as jnp
 from jax import lax
 
-from tests.toys import apart, assert_unchanged, copies, on, projected, toy
+from tests.toys import assert_unchanged, layout_of, on, projected, replicated, toy
 from weft import all_mean
 from weft.project.donation import find_donations
 from weft.project.program import Compute, Loop, Program, Send, walk
 
-TWO = apart(one="a", two="b")
+TWO = layout_of(one="a", two="b")
 
 
 def donated(program: Program) -> list[list[str]]:
@@ -25,7 +25,7 @@ def of(start, loop, layout, role) -> list[list[str]]:
 
 def test_a_program_of_one_segment_overwrites_its_whole_state() -> None:
     start = {"x": jnp.zeros(4), "n": jnp.int32(0), "w": jnp.zeros((2, 2))}
-    found = of(start, lambda s: {"x": on("a")(s["x"]), "n": s["n"] + 1, "w": s["w"] * 2}, apart(one="*"), "one")
+    found = of(start, lambda s: {"x": on("a")(s["x"]), "n": s["n"] + 1, "w": s["w"] * 2}, layout_of(one="*"), "one")
     assert found == [["state['n']", "state['w']", "state['x']"]]
 
 
@@ -68,7 +68,7 @@ def test_merged_values_are_never_overwritten() -> None:
         return {"x": s["x"] + 1, "w": on("a", lambda x, w: all_mean(w + x.sum()) * 2)(s["x"], s["w"])}
 
     algo = toy(lambda env: {"x": jnp.zeros(env.num_envs), "w": jnp.float32(0)}, loop)
-    program = projected(algo, copies(a=2)).programs["a"]
+    program = projected(algo, replicated(a=2)).programs["a"]
     merged = {v for step, _ in walk(program.steps) if hasattr(step, "operation") for v in (*step.inputs, *step.outputs)}
     assert merged
     assert not merged & {value for values in find_donations(program).values() for value in values}
@@ -87,7 +87,7 @@ def test_a_received_value_that_two_leaves_share_is_not_overwritten() -> None:
     program = projected(toy(start, passing), TWO).programs["two"]
     assert "state['again']" not in sum(donated(program), [])
     # Within one program XLA returns two separate results, so all inputs may be overwritten.
-    assert of(start, loop, apart(one="*"), "one") == [["state['again']", "state['x']", "state['z']"]]
+    assert of(start, loop, layout_of(one="*"), "one") == [["state['again']", "state['x']", "state['z']"]]
 
 
 def test_leaves_that_hold_the_same_array_are_not_overwritten() -> None:
@@ -115,7 +115,7 @@ def test_an_input_without_an_output_of_its_shape_is_not_overwritten() -> None:
     def loop(s):
         return {"x": on("a", lambda x, t: x + t.sum())(s["x"], s["table"]), "table": s["table"]}
 
-    (names,) = of({"x": jnp.zeros(4), "table": jnp.zeros((3, 3))}, loop, apart(one="*"), "one")
+    (names,) = of({"x": jnp.zeros(4), "table": jnp.zeros((3, 3))}, loop, layout_of(one="*"), "one")
     assert names == ["state['x']"]
 
 

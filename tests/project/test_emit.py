@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from jax import lax
 
 from tests.project.random_programs import programs
-from tests.toys import apart, copies, env_of, on, projected, toy
+from tests.toys import env_of, layout_of, on, projected, replicated, toy
 from weft.project.program import Compute, HostCall, Loop, Merge, Recv, Send, Step, values_read, walk
 from weft.project.project import Projection, project
 
-TWO = apart(one="a", two="b")
+TWO = layout_of(one="a", two="b")
 
 
 def shape(steps: tuple[Step, ...]) -> list:
@@ -92,7 +92,7 @@ def test_a_role_with_only_device_code_is_one_compiled_segment() -> None:
         x, _ = lax.scan(lambda c, _: (on("b")(on("a")(c)), None), s["x"], length=3)
         return {"x": on("c")(x)}
 
-    program = projected(toy({"x": jnp.zeros(4)}, loop), apart(all="*"), length=7).programs["all"]
+    program = projected(toy({"x": jnp.zeros(4)}, loop), layout_of(all="*"), length=7).programs["all"]
     assert shape(program.steps) == ["run"]
     assert not program.communicates
 
@@ -112,7 +112,7 @@ def test_a_shared_loop_sends_in_every_step() -> None:
 @pytest.mark.parametrize("counts", [(4, 1), (1, 4), (4, 2)])
 def test_a_message_has_one_payload_for_each_linked_replica(counts: tuple[int, int]) -> None:
     algo = toy(lambda env: {"x": jnp.zeros(env.num_envs)}, lambda s: {"x": on("b")(on("a")(s["x"]))})
-    projection = projected(algo, copies(a=counts[0], b=counts[1]))
+    projection = projected(algo, replicated(a=counts[0], b=counts[1]))
     fan = max(counts) // min(counts)
     larger, smaller = ("a", "b") if counts[0] > counts[1] else ("b", "a")
     for role, expected in ((larger, 1), (smaller, fan)):

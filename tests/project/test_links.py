@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from tests.toys import assert_same, assert_unchanged, copies, on, plain, projected, run, toy
+from tests.toys import assert_same, assert_unchanged, on, plain, projected, replicated, run, toy
 from weft import Role, all_mean
 from weft.errors import WeftError
 from weft.project.links import Link, link
@@ -78,18 +78,18 @@ def rows(env: Any) -> dict[str, jax.Array]:
 @pytest.mark.parametrize("counts", [(4, 2, 1), (1, 2, 4), (2, 2, 1), (1, 4, 1), (4, 4, 4), (4, 1, 2)])
 def test_rows_keep_their_order_through_any_chain_of_replicas(counts: tuple[int, ...]) -> None:
     algo = toy(rows, chain)
-    assert_unchanged(algo, copies(**dict(zip("abc", counts, strict=True))))
+    assert_unchanged(algo, replicated(**dict(zip("abc", counts, strict=True))))
 
 
 def test_the_links_of_a_chain() -> None:
     edges = {
         (edge.source, edge.dest, edge.link.kind, edge.link.fan, edge.link.axis)
-        for edge in projected(toy(rows, chain), copies(a=4, b=2, c=1)).edges
+        for edge in projected(toy(rows, chain), replicated(a=4, b=2, c=1)).edges
     }
     assert ("a", "b", "gather", 2, 0) in edges
     assert ("b", "c", "gather", 2, 1) in edges
     assert ("c", "a", "scatter", 4, 0) in edges
-    assert {edge[2] for edge in projected_edges(copies(a=2, b=2, c=2))} == {"pair"}
+    assert {edge[2] for edge in projected_edges(replicated(a=2, b=2, c=2))} == {"pair"}
 
 
 def projected_edges(layout: Any) -> set[tuple[Any, ...]]:
@@ -102,10 +102,10 @@ def test_time_leads_and_the_batch_axis_is_second() -> None:
         return {"x": x, "n": on("b", lambda xs: jnp.mod(xs * jnp.arange(1.0, 4.0)[:, None], 31).T)(xs)}
 
     algo = toy(lambda env: {"x": jnp.arange(4.0)[: env.num_envs], "n": jnp.zeros((env.num_envs, 3))}, loop)
-    (edge,) = [edge for edge in projected(algo, copies(a=2, b=1)).edges if edge.dest == "b"]
+    (edge,) = [edge for edge in projected(algo, replicated(a=2, b=1)).edges if edge.dest == "b"]
     assert (edge.link, edge.times, edge.bytes) == (Link("gather", 2, 1), 1, 3 * 4 * 4)
     # Both replicas start from the same values, so the gathered rows must be equal for both.
-    ended, _ = run(toy(lambda env: rows(env) | {"n": jnp.zeros((env.num_envs, 3))}, by_rows), copies(a=2, b=1))
+    ended, _ = run(toy(lambda env: rows(env) | {"n": jnp.zeros((env.num_envs, 3))}, by_rows), replicated(a=2, b=1))
     assert_same(ended, plain(toy(lambda env: rows(env) | {"n": jnp.zeros((env.num_envs, 3))}, by_rows))[0])
 
 
@@ -121,7 +121,7 @@ def test_folding_time_into_the_batch_before_crossing_is_refused() -> None:
 
     algo = toy(lambda env: {"x": jnp.arange(float(env.num_envs)), "w": jnp.float32(0)}, loop)
     with pytest.raises(WeftError, match="another axis is folded into it.*fold it in the fragment that uses the value"):
-        projected(algo, copies(a=2, b=1))
+        projected(algo, replicated(a=2, b=1))
 
 
 def test_a_value_that_is_equal_on_all_replicas_is_received_from_the_first() -> None:
@@ -130,8 +130,8 @@ def test_a_value_that_is_equal_on_all_replicas_is_received_from_the_first() -> N
         return {"x": jnp.mod(on("a", lambda x, w: x + w)(s["x"], s["w"]), 32), "w": on("b")(mean)}
 
     algo = toy(lambda env: {"x": 4 * jnp.arange(float(env.num_envs)), "w": jnp.float32(0)}, loop)
-    assert "first" in {edge.link.kind for edge in projected(algo, copies(a=2, b=1)).edges}
-    assert_unchanged(algo, copies(a=2, b=1))
+    assert "first" in {edge.link.kind for edge in projected(algo, replicated(a=2, b=1)).edges}
+    assert_unchanged(algo, replicated(a=2, b=1))
 
 
 def test_an_unmerged_value_without_a_batch_axis_is_refused() -> None:
@@ -142,4 +142,4 @@ def test_an_unmerged_value_without_a_batch_axis_is_refused() -> None:
     with pytest.raises(
         WeftError, match="a may have a different value on each of the 2 replicas of a, .* all_mean or all_sum"
     ):
-        projected(algo, copies(a=2, b=1))
+        projected(algo, replicated(a=2, b=1))

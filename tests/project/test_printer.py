@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from tests.toys import copies, on, projected, toy
+from tests.toys import on, projected, replicated, toy
 from weft import Layout, Role, all_mean
 from weft.metrics import Mean
 from weft.project.printer import FORMATS, as_json, as_text, describe
@@ -69,7 +69,7 @@ def test_a_merge_is_printed_with_its_role() -> None:
         return {"x": s["x"], "w": on("a", lambda x, w: all_mean(w + x.sum()))(s["x"], s["w"])}
 
     algo = toy(lambda env: {"x": jnp.zeros(env.num_envs), "w": jnp.float32(0)}, merging)
-    text = as_text(describe(projected(algo, copies(a=2))))
+    text = as_text(describe(projected(algo, replicated(a=2))))
     assert "a x2" in text and "all_mean of 1 value over replicas" in text
     assert "all_mean" in text.split("runs")[1].splitlines()[0]
 

@@ -8,13 +8,25 @@ import numpy as np
 import pytest
 from jax import lax
 
-from tests.toys import Toy, apart, assert_same, assert_unchanged, copies, on, plain, projected, run, start_of, toy
+from tests.toys import (
+    Toy,
+    assert_same,
+    assert_unchanged,
+    layout_of,
+    on,
+    plain,
+    projected,
+    replicated,
+    run,
+    start_of,
+    toy,
+)
 from weft import Layout, Role, all_mean, all_sum, replica
 from weft.errors import WeftError
 from weft.metrics import Mean
 from weft.runtime.local import LocalEngine
 
-TWO = apart(one="a", two="b")
+TWO = layout_of(one="a", two="b")
 
 
 def mod(x: jax.Array) -> jax.Array:
@@ -92,7 +104,7 @@ def test_state_leaves_may_be_unchanged_swapped_unused_or_constant() -> None:
         "twice": jnp.ones(4),
         "zero": jnp.ones(2),
     }
-    for layout in (TWO, apart(two="b", one="a"), apart(all="*")):
+    for layout in (TWO, layout_of(two="b", one="a"), layout_of(all="*")):
         assert_unchanged(toy(start, loop), layout, iterations=4)
 
 
@@ -103,7 +115,7 @@ def test_several_roles_may_need_a_value_that_one_of_them_only_stores() -> None:
         return {"x": mod(b + c), "held": a, "older": s["held"]}
 
     start = {"x": jnp.arange(4.0), "held": jnp.zeros(4), "older": jnp.zeros(4)}
-    layout = apart(one="a", two="b", three="c")
+    layout = layout_of(one="a", two="b", three="c")
     assert_unchanged(toy(start, loop), layout, iterations=4)
     receivers = {edge.dest for edge in projected(toy(start, loop), layout).edges if edge.name == "a"}
     assert receivers == {"two", "three"}
@@ -150,7 +162,7 @@ def test_loops_may_nest_run_backwards_and_leave_results_unused(reverse: bool) ->
 
     start = {"x": jnp.arange(4.0), "n": jnp.int32(0), "rows": jnp.arange(12.0).reshape(3, 4)}
     assert_unchanged(toy(start, loop), TWO)
-    assert_unchanged(toy(start, loop), apart(one="*"))
+    assert_unchanged(toy(start, loop), layout_of(one="*"))
 
 
 def test_a_loop_may_swap_the_parts_of_its_carry() -> None:
@@ -189,7 +201,7 @@ def test_a_metric_keeps_its_mean_over_replicas(counts: tuple[int, int]) -> None:
         return {"x": x, "w": w}, means
 
     algo = toy(lambda env: {"x": 4 * jnp.arange(float(env.num_envs)), "w": jnp.float32(0)}, loop)
-    _, got = run(algo, copies(a=counts[0], b=counts[1]))
+    _, got = run(algo, replicated(a=counts[0], b=counts[1]))
     _, expected = plain(algo)
     for ours, theirs in zip(got, expected, strict=True):
         for name in theirs:
@@ -250,9 +262,9 @@ def test_a_merge_may_be_inside_loops_and_calls_and_have_several_leaves(where: st
 @pytest.mark.parametrize(
     ("layout", "expected"),
     [
-        (copies(a=1), ([0] * 4, [1] * 4)),
-        (copies(a=4), ([0, 1, 2, 3], [4] * 4)),
-        (copies(a=2), ([0, 0, 1, 1], [2] * 4)),
+        (replicated(a=1), ([0] * 4, [1] * 4)),
+        (replicated(a=4), ([0, 1, 2, 3], [4] * 4)),
+        (replicated(a=2), ([0, 0, 1, 1], [2] * 4)),
         (Layout(Role("a", ("a",), devices=4)), ([0, 1, 2, 3], [4] * 4)),
         (Layout(Role("a", ("a",), replicas=2, devices=2)), ([0, 1, 2, 3], [4] * 4)),
     ],
@@ -295,11 +307,11 @@ def test_a_key_sent_to_replicas_is_folded_with_their_indices() -> None:
         key = on("b", lambda k: jax.random.fold_in(k, 7))(s["key"])
         return {"x": on("a", lambda k, x: jax.random.randint(k, x.shape, 0, 10**6))(key, s["x"]), "key": key}
 
-    ended, _ = run(toy(drawing, loop), copies(a=2, b=1), iterations=1)
+    ended, _ = run(toy(drawing, loop), replicated(a=2, b=1), iterations=1)
     sent = jax.random.fold_in(jax.random.key(5), 7)
     drawn = [jax.random.randint(jax.random.fold_in(sent, i), (2,), 0, 10**6) for i in range(2)]
     assert ended["x"].tolist() == jnp.concatenate(drawn).tolist()
-    assert_unchanged(toy(drawing, loop), copies(a=1, b=1))
+    assert_unchanged(toy(drawing, loop), replicated(a=1, b=1))
 
 
 def test_keys_with_a_batch_axis_are_scattered_unchanged() -> None:
@@ -308,7 +320,7 @@ def test_keys_with_a_batch_axis_are_scattered_unchanged() -> None:
         return {"x": on("a", jax.vmap(lambda k: jax.random.randint(k, (), 0, 10**6)))(keys), "keys": keys}
 
     algo = toy(lambda env: {"x": jnp.zeros(env.num_envs, int), "keys": split_keys(env.num_envs)}, loop)
-    for layout in (copies(a=2), Layout(Role("a", ("a",), devices=4))):
+    for layout in (replicated(a=2), Layout(Role("a", ("a",), devices=4))):
         assert_unchanged(algo, layout)
 
 
@@ -324,8 +336,8 @@ def test_roles_with_different_replica_counts_cannot_both_draw_outside_fragments(
 
     algo = toy(lambda env: dict.fromkeys("xy", jnp.zeros(env.num_envs)) | {"key": jax.random.key(0)}, loop)
     with pytest.raises(WeftError, match=r"draws from a random key .* a x2 {a} and b {b} need .* inside a fragment"):
-        projected(algo, copies(a=2, b=1))
-    for layout in (copies(a=1, b=1), copies(a=2, b=2)):
+        projected(algo, replicated(a=2, b=1))
+    for layout in (replicated(a=1, b=1), replicated(a=2, b=2)):
         ended, _ = run(algo, layout, iterations=1)
         np.testing.assert_array_equal(ended["x"], -ended["y"])
 
@@ -348,7 +360,7 @@ def merging_four() -> Any:
 def test_replica_counts_that_do_not_divide_each_other_are_refused() -> None:
     algo = toy(lambda env: {"x": jnp.zeros(env.num_envs)}, lambda s: {"x": on("b")(on("a")(s["x"]))}, num_envs=6)
     with pytest.raises(WeftError, match="so that one of the two numbers divides the other"):
-        projected(algo, copies(a=2, b=3))
+        projected(algo, replicated(a=2, b=3))
 
 
 def test_a_loop_whose_structure_depends_on_the_number_of_environments_is_refused() -> None:
@@ -358,7 +370,7 @@ def test_a_loop_whose_structure_depends_on_the_number_of_environments_is_refused
 
     algo = Toy(start=lambda env, key: {"x": jnp.zeros(env.num_envs)}, loop=step)
     with pytest.raises(WeftError, match="another structure with . environments than with ."):
-        projected(algo, copies(a=2, b=1))
+        projected(algo, replicated(a=2, b=1))
 
 
 def test_placement_does_not_depend_on_the_batch_size_of_a_role() -> None:
@@ -368,7 +380,7 @@ def test_placement_does_not_depend_on_the_batch_size_of_a_role() -> None:
 
     # With 2 environments sending x takes fewer bytes, with 4 environments sending b does.
     algo = toy(lambda env: {"x": jnp.arange(float(env.num_envs)), "b": jnp.zeros(3)}, loop)
-    assert_same(run(algo, copies(a=1, b=2))[0], plain(algo)[0])
+    assert_same(run(algo, replicated(a=1, b=2))[0], plain(algo)[0])
 
 
 def test_a_call_outside_fragments_may_hold_a_merge() -> None:
@@ -377,11 +389,11 @@ def test_a_call_outside_fragments_may_hold_a_merge() -> None:
         return {"x": mod(on("a")(s["x"])), "w": mod(on("b", lambda w, old: w + old)(w, s["w"])), "v": mod(w)}
 
     algo = toy(lambda env: {"x": jnp.arange(float(env.num_envs)), "w": jnp.float32(1), "v": jnp.float32(1)}, loop)
-    assert_unchanged(algo, copies(a=2, b=1))
+    assert_unchanged(algo, replicated(a=2, b=1))
 
 
 def test_the_initial_state_stays_usable_after_a_run() -> None:
     algo = merging_four()
-    engine, state = LocalEngine(projected(algo, copies(a=1))), start_of(merging_four())
+    engine, state = LocalEngine(projected(algo, replicated(a=1))), start_of(merging_four())
     assert_same(engine.run(state, 5), engine.run(state, 5))
     assert_same(engine.run(state, 0), state)

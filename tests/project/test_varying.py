@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from tests.toys import copies, on, projected, toy
+from tests.toys import on, projected, replicated, toy
 from weft import Layout, Role, all_mean, all_sum, replica
 from weft.errors import WeftError
 from weft.project.varying import equation_varies
@@ -21,7 +21,7 @@ def moves(w: Any) -> Any:
     return toy(start, lambda s: s | {"w": on("a", w)(s["x"], s["w"], s["key"])})
 
 
-BOTH = (copies(a=2), Layout(Role("a", ("a",), devices=2)))
+BOTH = (replicated(a=2), Layout(Role("a", ("a",), devices=2)))
 
 
 @pytest.mark.parametrize("layout", BOTH, ids=["replicas", "devices"])
@@ -65,7 +65,7 @@ def test_a_value_computed_by_another_role_from_varying_values_varies() -> None:
         return s | {"w": on("b")(mean)}
 
     with pytest.raises(WeftError, match=r"state\['w'\] would come to differ between the 2 replicas of b"):
-        projected(toy(start, loop), copies(a=2, b=2))
+        projected(toy(start, loop), replicated(a=2, b=2))
 
 
 @pytest.mark.parametrize("what", ["key", "x"])
@@ -76,7 +76,7 @@ def test_a_value_with_a_different_share_for_each_replica_varies(what: str) -> No
         return s | {"w": on("a", lambda w, v: w + draw(v))(s["w"], sent)}
 
     with pytest.raises(WeftError, match=r"state\['w'\] would come to differ between the 2 replicas of a"):
-        projected(toy(start, loop), copies(a=2, b=1))
+        projected(toy(start, loop), replicated(a=2, b=1))
 
 
 def test_keys_and_rows_may_differ_between_replicas() -> None:
@@ -84,7 +84,7 @@ def test_keys_and_rows_may_differ_between_replicas() -> None:
         key, other = jax.random.split(s["key"])
         return s | {"x": on("a", lambda x, k: x + jax.random.uniform(k, x.shape))(s["x"], other), "key": key}
 
-    projected(toy(start, loop), copies(a=2))
+    projected(toy(start, loop), replicated(a=2))
 
 
 def test_results_of_an_equation_vary_if_its_inputs_do() -> None:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.toys import apart, on, projected, toy
+from tests.toys import layout_of, on, projected, toy
 from weft.project.program import Compute
 from weft.runtime.batching import BatchedCompute, Batcher, compile_batched
 from weft.runtime.channel import RunControl, Stopwatch
@@ -28,7 +28,7 @@ def act_compute() -> tuple[Compute, list[bool]]:
         return s | {"x": x, "total": total}
 
     start = {"w": {"scale": jnp.float32(1), "shift": jnp.zeros(3)}, "x": jnp.zeros(3), "total": jnp.float32(0)}
-    projection = projected(toy(start, loop), apart(all="*"))
+    projection = projected(toy(start, loop), layout_of(all="*"))
     (program,) = projection.programs.values()
     (compute,) = program.steps
     assert isinstance(compute, Compute)

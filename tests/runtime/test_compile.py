@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from tests.toys import Toy, apart, copies, env_of, on, projected, toy
+from tests.toys import Toy, env_of, layout_of, on, projected, replicated, toy
 from weft import Layout, Role, all_mean, all_sum, fragment, replica
 from weft.errors import WeftError
 from weft.metrics import Mean
@@ -92,19 +92,19 @@ def normalised(lowered: Any) -> str:
 
 @pytest.mark.parametrize("length", [1, 8])
 def test_the_fused_layout_lowers_to_the_plain_loop(length: int) -> None:
-    compute = only_compute(projected(marked(), apart(all="*"), length))
+    compute = only_compute(projected(marked(), layout_of(all="*"), length))
     lowered = lower_compute(compute, ReplicaContext(), frozenset(compute.inputs))
     assert normalised(lowered) == normalised(lower_by_hand(unmarked(), length))
 
 
 def test_the_comparison_finds_a_difference() -> None:
-    compute = only_compute(projected(marked(), apart(all="*"), 8))
+    compute = only_compute(projected(marked(), layout_of(all="*"), 8))
     assert normalised(lower_compute(compute, ReplicaContext())) != normalised(lower_by_hand(unmarked(), 9))
     assert "fragment" not in normalised(lower_compute(compute, ReplicaContext()))
 
 
 def test_fragments_have_barriers_only_on_request() -> None:
-    compute = only_compute(projected(toy({"x": jnp.zeros(4)}, lambda s: {"x": on("a")(s["x"])}), apart(all="*")))
+    compute = only_compute(projected(toy({"x": jnp.zeros(4)}, lambda s: {"x": on("a")(s["x"])}), layout_of(all="*")))
     assert "optimization_barrier" not in lower_compute(compute, ReplicaContext()).as_text()
     assert lower_compute(compute, ReplicaContext(barriers=True)).as_text().count("stablehlo.optimization_barrier") == 2
 
@@ -113,7 +113,7 @@ def test_donated_inputs_are_marked_as_donated() -> None:
     def loop(s):
         return {"x": on("a")(s["x"]), "y": s["y"] * 2}
 
-    compute = only_compute(projected(toy({"x": jnp.zeros(4), "y": jnp.zeros(5)}, loop), apart(all="*")))
+    compute = only_compute(projected(toy({"x": jnp.zeros(4), "y": jnp.zeros(5)}, loop), layout_of(all="*")))
     text = lower_compute(compute, ReplicaContext(), frozenset(compute.inputs[:1])).as_text()
     assert text.count("tf.aliasing_output") + text.count("jax.buffer_donor") == 1
 
@@ -137,7 +137,7 @@ def test_too_many_devices_are_an_error_before_the_run() -> None:
 
 def test_every_compute_has_an_executable() -> None:
     algo = toy({"x": jnp.zeros(4)}, lambda s: {"x": on("b")(on("a")(s["x"]))})
-    projection = projected(algo, copies(a=1, b=1))
+    projection = projected(algo, replicated(a=1, b=1))
     for (role, _), executables in LocalEngine(projection).executables.items():
         computes = {step for step, _ in walk(projection.programs[role].steps) if isinstance(step, Compute)}
         assert set(executables) == computes

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tests.toys import Toy, assert_same, copies, env_of, on
+from tests.toys import Toy, assert_same, env_of, on, replicated
 from weft import Layout
 from weft.errors import WeftError
 from weft.metrics import Mean
@@ -30,7 +30,7 @@ def algo(num_envs: int = 4) -> Toy:
 
 
 @pytest.mark.parametrize(
-    "layout", ["fused", copies(env=1, learn=1), copies(env=2, learn=1)], ids=["fused", "two", "x2"]
+    "layout", ["fused", replicated(env=1, learn=1), replicated(env=2, learn=1)], ids=["fused", "two", "x2"]
 )
 @pytest.mark.parametrize(("steps", "iterations"), [(1, 1), (4, 1), (5, 2), (600, 150)])
 def test_a_run_has_whole_iterations_and_reports_each_once(layout, steps: int, iterations: int) -> None:
@@ -62,7 +62,7 @@ def test_invalid_settings_are_errors() -> None:
     with pytest.raises(WeftError, match="unknown engine 'locl': did you mean 'local'"):
         train_in_memory(algo(), env_of, engine="locl")
     with pytest.raises(WeftError, match="num_envs=4 cannot be divided evenly over 3"):
-        train_in_memory(algo(), env_of, layout=copies(env=3, learn=1), steps=10)
+        train_in_memory(algo(), env_of, layout=replicated(env=3, learn=1), steps=10)
 
 
 def test_system_reports_are_rare_and_the_last_covers_the_whole_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,17 +72,17 @@ def test_system_reports_are_rare_and_the_last_covers_the_whole_run(monkeypatch: 
         return updates, result
 
     monkeypatch.setattr(driver, "SYSTEM_REPORT_SECONDS", 1000.0)
-    updates, result = system_updates(copies(env=2, learn=1))
+    updates, result = system_updates(replicated(env=2, learn=1))
     assert [update.system is not None for update in updates] == [False] * 19 + [True]
     last = updates[-1]
     assert last.system is not None and last.total is not None and result.system is last.total
     assert [share.role for share in last.total.roles] == ["env", "learn"]
     assert result.lag is None
     monkeypatch.setattr(driver, "SYSTEM_REPORT_SECONDS", 0.0)
-    updates, _ = system_updates(copies(env=2, learn=1))
+    updates, _ = system_updates(replicated(env=2, learn=1))
     assert all(update.system for update in updates)
     assert [update.total is None for update in updates] == [True] * 19 + [False]
-    for layout in ("fused", copies(env=1, learn=1)):
+    for layout in ("fused", replicated(env=1, learn=1)):
         updates, result = system_updates(layout)
         assert (result.system is None) == (layout == "fused") == all(update.system is None for update in updates)
 
@@ -98,7 +98,7 @@ class States:
         self.received.append((steps, float(state["n"])))
 
 
-@pytest.mark.parametrize("layout", ["fused", copies(env=2, learn=1)], ids=["fused", "x2"])
+@pytest.mark.parametrize("layout", ["fused", replicated(env=2, learn=1)], ids=["fused", "x2"])
 def test_state_observers_get_the_state_at_their_own_steps_and_at_the_end(layout) -> None:
     observers = [States(state_every) for state_every in (8, 10, 1000)]
     train_in_memory(algo(), env_of, layout=layout, steps=40, state_observers=observers)
@@ -152,7 +152,7 @@ class Warming(Toy):
         return state | {"x": on("env", lambda x: jnp.mod(x + 1, 31))(state["x"])}, {"x": Mean.of(state["x"])}
 
 
-@pytest.mark.parametrize("layout", ["fused", copies(env=1, learn=1), copies(env=2, learn=1)])
+@pytest.mark.parametrize("layout", ["fused", replicated(env=1, learn=1), replicated(env=2, learn=1)])
 @pytest.mark.parametrize(("warming", "iterations"), [(0, 5), (3, 5), (5, 5), (9, 5), (70, 150)])
 def test_the_warm_up_comes_first(layout, warming: int, iterations: int) -> None:
     whole = algo()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 
-from tests.toys import apart, assert_same, assert_unchanged, copies, on, plain, projected, start_of, toy
+from tests.toys import assert_same, assert_unchanged, layout_of, on, plain, projected, replicated, start_of, toy
 from weft import Layout, Role, all_mean, replica
 from weft.errors import WeftError
 from weft.metrics import Mean
@@ -57,7 +57,7 @@ def test_an_error_inside_a_fragment_names_its_role_and_keeps_its_traceback(where
     bad = {where: lambda x: call(fail, jax.ShapeDtypeStruct(x.shape, x.dtype), x)}
     started = time.monotonic()
     with pytest.raises(RoleFailed, match=rf"role {where}\[0\] failed: .*") as error:
-        engine(pair(**bad), copies(a=1, b=1)).run(start_of(pair()), FOREVER)
+        engine(pair(**bad), replicated(a=1, b=1)).run(start_of(pair()), FOREVER)
     assert time.monotonic() - started < 5
     assert "bad luck" in str(error.value.__cause__)
 
@@ -75,7 +75,7 @@ def test_the_cause_of_a_failed_run_is_the_original_error() -> None:
 
         return failing
 
-    built = wrap_executables(engine(pair(), copies(a=2, b=1)), "a", 1, wrap)
+    built = wrap_executables(engine(pair(), replicated(a=2, b=1)), "a", 1, wrap)
     with pytest.raises(RoleFailed, match=r"role a\[1\] failed: KeyError: 'mine'") as error:
         built.run(start_of(pair()), FOREVER)
     assert error.value.__cause__ is original
@@ -91,10 +91,12 @@ def test_an_error_in_the_callback_ends_the_run() -> None:
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        engine(pair(), copies(a=1, b=1)).run(start_of(pair()), FOREVER, on_pass)
+        engine(pair(), replicated(a=1, b=1)).run(start_of(pair()), FOREVER, on_pass)
 
 
-@pytest.mark.parametrize("layout", [copies(a=1, b=1), copies(a=2, b=1), apart(all="*")], ids=["two", "three", "one"])
+@pytest.mark.parametrize(
+    "layout", [replicated(a=1, b=1), replicated(a=2, b=1), layout_of(all="*")], ids=["two", "three", "one"]
+)
 def test_an_interrupt_ends_the_run_within_a_second(layout: Layout) -> None:
     built, state = engine(pair(), layout), start_of(pair())
     sent: list[float] = []
@@ -121,12 +123,12 @@ def test_no_thread_is_left_if_another_cannot_be_started(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(local.threading, "Thread", Limited)
     with pytest.raises(RuntimeError, match="can't start"):
-        engine(pair(), copies(a=1, b=1)).run(start_of(pair()), FOREVER)
+        engine(pair(), replicated(a=1, b=1)).run(start_of(pair()), FOREVER)
 
 
 def test_the_error_of_a_stuck_stream_names_both_replicas_and_the_message() -> None:
     released = threading.Event()
-    built = engine(pair(), copies(a=1, b=1), stuck_after=0.1)
+    built = engine(pair(), replicated(a=1, b=1), stuck_after=0.1)
     wrap_executables(built, "a", 0, lambda call: lambda *args: (released.wait(0.5), call(*args))[1])
     with pytest.raises(RoleFailed, match=r"b\[0\] has waited 0.1 s for loop/a\[0\] from a\[0\]") as error:
         built.run(start_of(pair()), FOREVER)
@@ -136,7 +138,7 @@ def test_the_error_of_a_stuck_stream_names_both_replicas_and_the_message() -> No
 def test_a_thread_that_hangs_does_not_hide_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "SHUTDOWN_SECONDS", 0.1)
     released = threading.Event()
-    built = engine(pair(), copies(a=1, b=1), stuck_after=0.1)
+    built = engine(pair(), replicated(a=1, b=1), stuck_after=0.1)
     wrap_executables(built, "a", 0, lambda call: lambda *args: (released.wait(20), call(*args))[1])
     started = time.monotonic()
     with pytest.raises(RoleFailed, match=r"b\[0\] has waited"):
@@ -151,7 +153,7 @@ def test_a_thread_that_hangs_does_not_hide_the_error(monkeypatch: pytest.MonkeyP
 def test_no_replica_runs_far_ahead_of_the_callback() -> None:
     # The roles exchange nothing, so only the bound on reports holds them back.
     algo = toy({"x": jnp.zeros(4), "y": jnp.zeros(4)}, lambda s: {"x": on("a")(s["x"]), "y": on("b")(s["y"])})
-    built = engine(algo, copies(a=1, b=1))
+    built = engine(algo, replicated(a=1, b=1))
     counts = {"a": 0, "b": 0}
 
     def counting(role: str) -> Callable[[Any], Any]:
@@ -187,7 +189,7 @@ def test_the_callback_gets_the_metrics_of_each_iteration_in_order() -> None:
         return {"x": x}, {"x": Mean.of(x)}
 
     algo, values = toy({"x": jnp.zeros(())}, loop), []
-    engine(algo, copies(a=1, b=1)).run(
+    engine(algo, replicated(a=1, b=1)).run(
         start_of(algo), 30, lambda metrics, state: values.append(float(metrics["x"].total[0]))
     )
     assert values == [float(i) for i in range(1, 31)]
@@ -199,7 +201,7 @@ def test_donated_buffers_are_never_read_again() -> None:
         return {"x": jnp.mod(on("b")(x), 31), "y": x, "z": old, "older": s["z"]}
 
     algo = toy(dict.fromkeys(("x", "y", "z", "older"), jnp.arange(4.0)), loop)
-    for layout in (apart(one="*"), apart(one="a", two="b")):
+    for layout in (layout_of(one="*"), layout_of(one="a", two="b")):
         assert_unchanged(algo, layout, iterations=40)
 
 
@@ -234,7 +236,7 @@ def test_a_missing_device_is_an_error(name: str) -> None:
 
 
 def test_barriers_do_not_change_exact_results() -> None:
-    built = engine(pair(), copies(a=1, b=1), barriers=True)
+    built = engine(pair(), replicated(a=1, b=1), barriers=True)
     assert_same(built.run(start_of(pair()), 3), plain(pair())[0])
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from tests.toys import Toy, copies, on, projected, start_of
+from tests.toys import Toy, on, projected, replicated, start_of
 from weft import Layout, Role, all_mean
 from weft.host import host_call, new_token, own_objects
 from weft.report.system import EdgeTraffic, RoleTime, System
@@ -116,7 +116,7 @@ def test_a_wait_that_has_not_ended_is_measured() -> None:
 
 
 @pytest.mark.parametrize("slow", ["a", "b"])
-@pytest.mark.parametrize("layout", [copies(a=2, b=1), lane_layout(2)], ids=["synchronous", "lanes"])
+@pytest.mark.parametrize("layout", [replicated(a=2, b=1), lane_layout(2)], ids=["synchronous", "lanes"])
 def test_the_role_that_sleeps_is_the_bottleneck_and_the_other_waits(layout: Layout, slow: str) -> None:
     _, total, _, _ = metered(pair(**{"act" if slow == "a" else "learn": 0.02}), layout, 12)
     found = shares(total)
@@ -129,7 +129,7 @@ def test_the_role_that_sleeps_is_the_bottleneck_and_the_other_waits(layout: Layo
 
 
 def test_waiting_counts_on_the_edge_where_it_happens() -> None:
-    _, total, _, instruments = metered(pair(act=0.02), copies(a=1, b=1), 12)
+    _, total, _, instruments = metered(pair(act=0.02), replicated(a=1, b=1), 12)
     executors = [executor for executor in instruments.executors if executor.program.role == "b"]
     lifetime = sum(executor.lifetime.read(0.0) for executor in executors)
     stream_waits = edge(total, "a", "b", "stream").receiver_waits
@@ -157,11 +157,11 @@ def test_every_lane_iteration_has_a_lag(count: int, take: int) -> None:
 
 
 def test_a_synchronous_run_has_no_lag() -> None:
-    _, total, metrics, _ = metered(pair(), copies(a=2, b=1), 3)
+    _, total, metrics, _ = metered(pair(), replicated(a=2, b=1), 3)
     assert total.lag is None and all(each == {} for each in metrics)
 
 
-@pytest.mark.parametrize("layout", [copies(a=2, b=1), lane_layout(2)], ids=["synchronous", "lanes"])
+@pytest.mark.parametrize("layout", [replicated(a=2, b=1), lane_layout(2)], ids=["synchronous", "lanes"])
 def test_edges_count_the_bytes_of_the_arrays_they_carry(layout: Layout) -> None:
     times = 7
     recent, total, _, instruments = metered(pair(), layout, times)
@@ -253,5 +253,5 @@ def test_the_counters_of_several_engine_runs_add_up() -> None:
 def test_a_run_with_one_executor_is_trivial() -> None:
     meter = Meter()
     algo = Toy(start=lambda env, key: {"x": np.zeros(4)}, loop=lambda env, s: ({"x": on("a")(s["x"])}, {}))
-    LocalEngine(projected(algo, copies(a=1))).run(start_of(algo), 2, meter=meter)
+    LocalEngine(projected(algo, replicated(a=1))).run(start_of(algo), 2, meter=meter)
     assert meter.trivial

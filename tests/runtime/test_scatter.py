@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.toys import assert_same, copies, on, projected, start_of, toy
+from tests.toys import assert_same, on, projected, replicated, start_of, toy
 from weft import Layout, Role
 from weft.metrics import Mean
 from weft.runtime.scatter import gather_state, scatter_state
@@ -28,7 +28,7 @@ def loop(s: dict[str, jax.Array]) -> Any:
     return s | {"rows": rows, "columns": columns}, {"rows": Mean.of(rows)}
 
 
-@pytest.mark.parametrize("layout", [copies(a=1), copies(a=4), Layout(Role("a", ("a",), devices=2))])
+@pytest.mark.parametrize("layout", [replicated(a=1), replicated(a=4), Layout(Role("a", ("a",), devices=2))])
 def test_gather_reverses_scatter(layout: Layout) -> None:
     algo = toy(start, loop)
     projection, state = projected(algo, layout), start_of(algo)
@@ -37,7 +37,7 @@ def test_gather_reverses_scatter(layout: Layout) -> None:
 
 def test_leaves_are_split_along_their_batch_axis_and_copied() -> None:
     algo = toy(start, loop)
-    projection, state = projected(algo, copies(a=2)), start_of(algo)
+    projection, state = projected(algo, replicated(a=2)), start_of(algo)
     names = projection.trace.state_names
     assert dict(zip(names, projection.batch_axes["a"], strict=True)) == {
         "state['columns']": 1,
@@ -60,7 +60,7 @@ def test_a_single_key_is_folded_per_replica_only_if_there_are_several() -> None:
 
     algo = toy(lambda env: {"x": jnp.zeros(env.num_envs), "key": jax.random.key(3)}, draw)
     for count in (1, 2):
-        states = scatter_state(projected(algo, copies(a=count)), start_of(algo))
+        states = scatter_state(projected(algo, replicated(a=count)), start_of(algo))
         keys = [jax.random.key_data(states["a", index][0]).tolist() for index in range(count)]
         key = jax.random.key(3)
         expected = [key] if count == 1 else [jax.random.fold_in(key, index) for index in range(count)]
