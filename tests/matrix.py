@@ -22,7 +22,8 @@ import numpy as np
 from weft.algorithm import Algorithm
 from weft.algos import ALGOS
 from weft.algos.offline import Offline
-from weft.datasets.dataset import Recorder, Source
+from weft.datasets.dataset import Source
+from weft.datasets.parquet import DatasetWriter
 from weft.envs import make
 from weft.envs.world import World
 from weft.errors import WeftError
@@ -141,8 +142,8 @@ def dataset(task: str) -> str:
     obs = random.normal(size=(steps + 1, *env.observation_space.shape)).astype(np.float32)
     ended = np.arange(1, steps + 1) % 16 == 0
     source = Source(f"{DEVICE}:{task}", env.observation_space, env.action_space)
-    with Recorder(f"{folder}/played", source) as record:
-        record(
+    with DatasetWriter(f"{folder}/played", source) as writer:
+        writer.write(
             {
                 "obs": obs[:-1],
                 "action": np.asarray(random_actions(env.action_space, jax.random.key(0), (steps,))),

@@ -14,10 +14,14 @@ from typing import Any
 import gymnasium as gym
 
 from weft.algorithm import Algorithm, name_of
-from weft.datasets.record import recorded, unrecorded
+from weft.datasets.parquet import check_new_folder
+from weft.datasets.record_wrapper import record_world, remove_recording
 from weft.envs.world import EnvSpec, World
+from weft.errors import WeftError
 from weft.evaluation.observer import EvaluationObserver
 from weft.evaluation.trained_params import save_trained_params
+from weft.graph.marks import count_calls
+from weft.graph.trace import trace
 from weft.layout.layout import Layout
 from weft.report.files import PARAMS, RunFolder, choose_folder, describe_run
 from weft.report.progress import progress, rate
@@ -59,7 +63,7 @@ def train(
     world = World.of(env, env_options, wrappers)
     name = name_of(algo)
     path = choose_folder(out, algo=name, env=world.name)
-    training_world = world if record is None else recorded(world, record, algo)
+    training_world = world if record is None else record_training(algo, world, record)
     with ExitStack() as stack:
         folder = stack.enter_context(closing(RunFolder(path, describe_run(algo, world, **settings))))
         displays = [] if quiet else [stack.enter_context(progress(f"{name} {world.name}"))]
@@ -75,9 +79,24 @@ def train(
             )
             evaluations.finish()
             result = dataclasses.replace(result, evaluation=evaluations.last_return)
-    state = unrecorded(result.state)
+    state = remove_recording(result.state)
     save_trained_params(path / PARAMS, algo, world, state)
     return dataclasses.replace(result, state=state, out=path)
+
+
+def record_training(algo: Algorithm, world: World, path: str | Path) -> World:
+    """The world that `algo` trains in, with every step recorded in a new dataset."""
+    name = name_of(algo)
+    if algo.steps_per_iteration is not None:
+        raise WeftError(f"{name} takes no steps in its environment, so there is nothing to record: leave --record out")
+    check_new_folder(path)
+    jaxpr = trace(algo.settle(asynchronous=False), world(algo.num_envs)).jaxpr.jaxpr
+    if (calls := count_calls(jaxpr, "env.episodes")) != 1:
+        raise WeftError(
+            f"{name} calls env.episodes {calls} times in an iteration: to record a run, the algorithm must call it "
+            "once per iteration, after all steps"
+        )
+    return record_world(world, path, num_envs=algo.num_envs, steps=count_calls(jaxpr, "env"))
 
 
 def summarise(result: Result) -> str:

@@ -5,7 +5,8 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 
-from weft.datasets.dataset import Recorder, Source
+from weft.datasets.dataset import Source
+from weft.datasets.parquet import DatasetWriter
 from weft.envs import make
 
 ENV, NUMBERS = "gymnax:CartPole-v1", "gymnax:Pendulum-v1"
@@ -18,8 +19,8 @@ def record(folder: Path, env: str = ENV, *, steps: int = 400, length: int = 20, 
     right = obs[:-1, 0] > 0
     errs = rng.uniform(size=steps) < wrong
     ended = np.arange(steps) % length == length - 1
-    with Recorder(folder, Source(env, world.observation_space, world.action_space)) as recorder:
-        recorder(
+    with DatasetWriter(folder, Source(env, world.observation_space, world.action_space)) as writer:
+        writer.write(
             {
                 "obs": obs[:-1],
                 "action": action_for(world.action_space, right != errs),

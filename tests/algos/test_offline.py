@@ -147,7 +147,12 @@ def test_evaluation_needs_no_step_of_the_training(dataset: str, tmp_path: Any) -
         ({"dataset": "/nowhere"}, ENV, (), "no dataset in /nowhere"),
         ({}, "gymnax:Acrobot-v1", (), "was recorded on gymnax:CartPole-v1, with observation_space"),
         ({}, ENV, ("normalise_obs",), "NormaliseObs learns from the steps that are taken, and bc takes none"),
-        ({"num_envs": 500}, ENV, (), "has 400 steps, and 500 are needed to fill 500 rows"),
+        (
+            {"num_envs": 500},
+            ENV,
+            (),
+            r"has 400 steps, but 500 rows \(num_envs\) with items of 1 steps need at least 500",
+        ),
         ({"gamma": 0.5}, ENV, (), "never read its setting gamma=0.5"),
     ],
 )

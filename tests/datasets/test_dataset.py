@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from minari.data_collector.episode_buffer import EpisodeBuffer
 
 from weft import WeftError
-from weft.datasets.dataset import Dataset, Recorder, Source, look, read
+from weft.datasets.dataset import Dataset, Source
+from weft.datasets.load import describe, read
+from weft.datasets.parquet import DatasetWriter
 
 NESTED = gym.spaces.Dict(
     image=gym.spaces.Box(0, 255, (2, 3), np.uint8),
@@ -75,18 +77,18 @@ def test_what_is_recorded_in_pieces_is_read_whole(
     """What is left over of an episode that did not end is not there."""
     folder = tmp_path_factory.mktemp("played") / "data"
     steps, total, at = steps_of(source, lengths), sum(lengths), 0
-    with Recorder(folder, source, group=group, file=file) as record:
+    with DatasetWriter(folder, source, rows_per_group=group, rows_per_file=file) as writer:
         for size in pieces:
-            record(part(steps, at, min(at + size, total)))
+            writer.write(part(steps, at, min(at + size, total)))
             at = min(at + size, total)
-        record(part(steps, at, total))
+        writer.write(part(steps, at, total))
         begun = part(steps_of(source, [rest + 1]), 0, rest)
-        record(begun)
+        writer.write(begun)
     found = read(folder)
     assert_same(found.steps, steps)
     assert (len(found), found.episodes) == (total, len(lengths))
-    assert (look(folder)[0].env, look(folder)[1]) == (source.env, total)
-    assert look(folder)[0] == found.source == source
+    assert (describe(folder)[0].env, describe(folder)[1]) == (source.env, total)
+    assert describe(folder)[0] == found.source == source
     np.testing.assert_allclose(found.returns, [x.sum() for x in np.split(steps["reward"], np.cumsum(lengths)[:-1])])
     for path in folder.iterdir():
         last = pq.read_table(path).to_pylist()[-1]
@@ -94,60 +96,63 @@ def test_what_is_recorded_in_pieces_is_read_whole(
 
 
 def test_episodes_are_numbered_over_all_files(tmp_path: Path) -> None:
-    with Recorder(tmp_path / "data", SOURCES[0], group=1, file=5) as record:
+    with DatasetWriter(tmp_path / "data", SOURCES[0], rows_per_group=1, rows_per_file=5) as writer:
         for length in (3, 4, 2):
-            record(steps_of(SOURCES[0], [length]))
+            writer.write(steps_of(SOURCES[0], [length]))
     files = sorted((tmp_path / "data").iterdir())
     assert [path.name for path in files] == ["steps-00000.parquet", "steps-00001.parquet"]
     assert pq.read_table(tmp_path / "data").column("episode").to_pylist() == [0] * 3 + [1] * 4 + [2] * 2
 
 
 def test_nested_names_are_the_columns(tmp_path: Path) -> None:
-    with Recorder(tmp_path / "data", SOURCES[1]) as record:
-        record(steps_of(SOURCES[1], [2, 3]))
+    with DatasetWriter(tmp_path / "data", SOURCES[1]) as writer:
+        writer.write(steps_of(SOURCES[1], [2, 3]))
     table = pq.read_table(tmp_path / "data")
     assert {"obs/image", "obs/rest/0", "obs/rest/1", "action", "reward", "final_obs/image"} <= set(table.column_names)
     assert table.column("final_obs/image").null_count == 3, "only where an episode ended"
 
 
 def test_a_recording_that_fails_leaves_whole_files_only(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), Recorder(tmp_path / "data", SOURCES[0], group=2, file=4) as record:
-        record(steps_of(SOURCES[0], [5]))
-        record(steps_of(SOURCES[0], [3]))
+    with (
+        pytest.raises(KeyboardInterrupt),
+        DatasetWriter(tmp_path / "data", SOURCES[0], rows_per_group=2, rows_per_file=4) as writer,
+    ):
+        writer.write(steps_of(SOURCES[0], [5]))
+        writer.write(steps_of(SOURCES[0], [3]))
         raise KeyboardInterrupt
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["steps-00000.parquet"]
     assert len(read(tmp_path / "data")) == 5
 
 
 def test_a_recording_that_is_killed_leaves_what_can_be_read(tmp_path: Path) -> None:
-    record = Recorder(tmp_path / "data", SOURCES[0], group=2, file=4)
-    record(steps_of(SOURCES[0], [5]))
-    record(steps_of(SOURCES[0], [3]))
+    writer = DatasetWriter(tmp_path / "data", SOURCES[0], rows_per_group=2, rows_per_file=4)
+    writer.write(steps_of(SOURCES[0], [5]))
+    writer.write(steps_of(SOURCES[0], [3]))
     assert len(list((tmp_path / "data").iterdir())) == 2, "one is not complete"
     assert len(read(tmp_path / "data")) == 5
-    record.close()
+    writer.close()
     assert len(read(tmp_path / "data")) == 8
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     (tmp_path / "old").touch()
     with pytest.raises(WeftError, match="already exists: give a folder that is empty"):
-        Recorder(tmp_path, SOURCES[0])
+        DatasetWriter(tmp_path, SOURCES[0])
 
 
 def test_steps_of_another_form_are_refused(tmp_path: Path) -> None:
-    record = Recorder(tmp_path / "data", SOURCES[0])
+    writer = DatasetWriter(tmp_path / "data", SOURCES[0])
     with pytest.raises(WeftError, match="expected a step with the columns obs, action"):
-        record({"obs": np.zeros((2, 3))})
-    with pytest.raises(WeftError, match=r"obs is \[4\] in each step"):
-        record(steps_of(SOURCES[0], [2]) | {"obs": np.zeros((2, 4))})
+        writer.write({"obs": np.zeros((2, 3))})
+    with pytest.raises(WeftError, match=r"obs has shape \[4\] in each step: expected \[3\]"):
+        writer.write(steps_of(SOURCES[0], [2]) | {"obs": np.zeros((2, 4))})
 
 
 def test_what_is_no_dataset_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WeftError, match="no dataset in .*: it holds no .parquet file"):
         read(tmp_path)
     pq.write_table(pa.table({"obs": [1]}), tmp_path / "other.parquet")
-    for function in (read, look):
+    for function in (read, describe):
         with pytest.raises(WeftError, match="were not recorded by weft"):
             function(tmp_path)
 
@@ -187,7 +192,7 @@ def test_minari_s_datasets_are_read() -> None:
         action_space=gym.spaces.Discrete(5),
     )
     found = read("minari:weft/test-v0")
-    assert look("minari:weft/test-v0") == (found.source, 7)
+    assert describe("minari:weft/test-v0") == (found.source, 7)
     assert found.source.action_space == gym.spaces.Discrete(5)
     assert found.steps["obs"].dtype == np.float32 and found.steps["action"].dtype == np.int32
     assert found.steps["obs"][:, 0].tolist() == [0, 1, 2, 10, 11, 12, 13]
@@ -198,5 +203,5 @@ def test_minari_s_datasets_are_read() -> None:
 
 @pytest.mark.usefixtures("collection")
 def test_what_minari_does_not_have_is_refused() -> None:
-    with pytest.raises(WeftError, match="`minari download nobody/nothing-v0` brings it here"):
-        look("minari:nobody/nothing-v0")
+    with pytest.raises(WeftError, match="`minari download nobody/nothing-v0` downloads it"):
+        describe("minari:nobody/nothing-v0")

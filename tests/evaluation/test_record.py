@@ -9,7 +9,9 @@ import weft
 from tests.envs.toy_envs import Counting
 from weft.algos.ppo import PPO
 from weft.cli import main
-from weft.datasets.dataset import Recorder, Source, look, read
+from weft.datasets.dataset import Source
+from weft.datasets.load import describe, read
+from weft.datasets.parquet import DatasetWriter
 from weft.envs.world import World
 from weft.evaluation.evaluator import Evaluator
 from weft.evaluation.play import evaluate
@@ -37,7 +39,7 @@ def test_the_recorded_episodes_are_those_of_the_evaluation(finished: Path, tmp_p
     assert dataset.episodes == 5 and len(dataset) == sum(evaluation.lengths)
     steps, ended = dataset.steps, dataset.ended
     np.testing.assert_array_equal(steps["final_obs"][:-1][~ended[:-1]], steps["obs"][1:][~ended[:-1]])
-    assert look(tmp_path / "data")[0].env == ENV and set(np.unique(steps["action"])) == {0, 1}
+    assert describe(tmp_path / "data")[0].env == ENV and set(np.unique(steps["action"])) == {0, 1}
 
 
 @pytest.mark.parametrize("chunk", [3, 7, 128])
@@ -46,8 +48,8 @@ def test_episodes_of_a_host_environment_are_recorded_completely(tmp_path: Path, 
     algo, world = PPO(**SMALL), World.of(Counting, {"vector": "inprocess"})
     params = TrainedParamsSchema(algo, world).extract(Plan.of(algo, world, None).init(0))
     env = world(1)
-    with Recorder(tmp_path / "data", Source("counting", env.observation_space, env.action_space)) as record:
-        Evaluator(algo, world, greedy=False, chunk=chunk, record=record)(params, episodes=4)
+    with DatasetWriter(tmp_path / "data", Source("counting", env.observation_space, env.action_space)) as writer:
+        Evaluator(algo, world, greedy=False, chunk=chunk, record=writer.write)(params, episodes=4)
     dataset = read(tmp_path / "data")
     assert len(dataset) == 20 and dataset.episodes == 4
     np.testing.assert_allclose(dataset.steps["reward"], 1.0 + 0.1 * dataset.steps["action"], rtol=1e-5)

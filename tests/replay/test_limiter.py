@@ -70,8 +70,8 @@ def test_what_fits_at_first_may_be_too_much_later():
     """At first the minimum and the error are free; later only twice the error, and what is counted already helps."""
     limiter = SamplesPerInsert(ratio=4.0, minimum=10, error=8.0)
     assert limiter.may_insert(12, 0, 0, 0) and not limiter.never_insert(12, 0, 0, 0)
-    assert limiter.never_insert(13, 0, 0, 0) == "its limiter lets no more than 12 in at once"
-    assert limiter.never_insert(11, 20, 40, 20) == "its limiter lets no more than 10 in at once"
+    assert limiter.never_insert(13, 0, 0, 0) == "its limiter allows at most 12 inserts at once"
+    assert limiter.never_insert(11, 20, 40, 20) == "its limiter allows at most 10 inserts at once"
     assert not limiter.never_sample(16, 10, 0, 10) and "no more than 16" in limiter.never_sample(17, 10, 0, 10)
 
 
@@ -100,6 +100,6 @@ def test_limiters_under_which_nothing_could_go_on_are_refused(call):
 
 def test_a_limiter_says_why():
     limiter = SamplesPerInsert(ratio=2.0, minimum=10, error=5.0)
-    assert limiter.why_not_sample(1, 9, 0, 9) == "9 items are in it and the limiter asks for 10"
+    assert limiter.why_not_sample(1, 9, 0, 9) == "it holds 9 items and the limiter requires 10"
     assert "6 more would be 6 samples too many and the limiter allows 5" in limiter.why_not_sample(6, 10, 0, 10)
     assert "3 more would be 6 samples ahead and the limiter allows 5" in limiter.why_not_insert(3, 10, 0, 10)

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 
 from weft.algorithm import name_of
 from weft.algos.learning import Learner, Learning
-from weft.datasets.dataset import look
-from weft.datasets.recorded import HostDataset, fill, room_for
+from weft.datasets.dataset_replay import HostDatasetReplay, load_device_table, table_spec_for
+from weft.datasets.load import describe
 from weft.envs.spaces import dtype, map_space
 from weft.envs.timestep import Env
 from weft.envs.wrappers.wrapper import WrappedEnv, Wrapper
@@ -69,16 +69,16 @@ class Offline(Learning):
         return 1
 
     @property
-    def table(self) -> DeviceReplay | HostDataset:
-        kept = room_for(self.dataset, rows=self.num_envs, length=self.item_length)
-        return HostDataset(self.dataset, kept) if self.replay == "host" else DeviceReplay(kept)
+    def table(self) -> DeviceReplay | HostDatasetReplay:
+        spec = table_spec_for(self.dataset, rows=self.num_envs, length=self.item_length)
+        return HostDatasetReplay(self.dataset, spec) if self.replay == "host" else DeviceReplay(spec)
 
     def init(self, env: Env, key: jax.Array) -> State:
         self._check(env)
         key_net, key_replay, key = jax.random.split(key, 3)
         table = self.table
         if isinstance(table, DeviceReplay):
-            replay = fill(table, self.dataset, env.num_envs, key_replay)
+            replay = load_device_table(table, self.dataset, env.num_envs, key_replay)
         else:
             replay = table.init(None, key_replay)
         return State(self.beginner(env, key_net), replay, key)
@@ -96,7 +96,7 @@ class Offline(Learning):
         name = name_of(self)
         if not self.dataset:
             raise WeftError(f"{name} learns from a dataset: give one, as --dataset DIR (`weft eval --record` makes it)")
-        source, _ = look(self.dataset)
+        source, _ = describe(self.dataset)
         for what in ("observation_space", "action_space"):
             theirs, ours = getattr(source, what), getattr(env, what)
             if _form(theirs) != _form(ours):

@@ -1,7 +1,7 @@
-"""Datasets of Minari's: the collection of the Farama Foundation (https://minari.farama.org), D4RL's among them.
+"""Reads the datasets of Minari, the Farama Foundation's collection (https://minari.farama.org), which include D4RL's.
 
-They are read through the package `minari`, from where it keeps them: `minari download D4RL/door/human-v2` brings one
-there. An episode of theirs that neither terminated nor was truncated counts as truncated at its last step.
+The package `minari` reads them from its own folder, where `minari download D4RL/door/human-v2` puts them. An episode
+that neither terminated nor was truncated is read as truncated at its last step.
 """
 
 from typing import Any
@@ -14,14 +14,14 @@ from weft.envs.spaces import shapes
 from weft.errors import WeftError
 
 
-def look(name: str) -> tuple[Source, int]:
-    """What a dataset was played on, and how many steps it has."""
+def describe(name: str) -> tuple[Source, int]:
+    """The environment of a dataset and its number of steps."""
     dataset = _load(name)
     return _source(dataset), int(dataset.total_steps)
 
 
 def read(name: str) -> Dataset:
-    """All of a dataset."""
+    """The whole dataset."""
     dataset = _load(name)
     source = _source(dataset)
     episodes = [_episode(source, episode) for episode in dataset.iterate_episodes() if len(episode)]
@@ -31,8 +31,8 @@ def read(name: str) -> Dataset:
 
 
 def _episode(source: Source, episode: Any) -> dict[str, Any]:
-    obs = jax.tree.map(_narrow, episode.observations, shapes(source.observation_space, 0))
-    action = jax.tree.map(_narrow, episode.actions, shapes(source.action_space, 0))
+    obs = jax.tree.map(_convert, episode.observations, shapes(source.observation_space, 0))
+    action = jax.tree.map(_convert, episode.actions, shapes(source.action_space, 0))
     terminated = np.asarray(episode.terminations, bool)
     truncated = np.asarray(episode.truncations, bool) & ~terminated
     truncated[-1] |= not terminated[-1]
@@ -46,8 +46,8 @@ def _episode(source: Source, episode: Any) -> dict[str, Any]:
     }
 
 
-def _narrow(given: Any, like: jax.ShapeDtypeStruct) -> np.ndarray:
-    array = np.asarray(given)
+def _convert(values: Any, like: jax.ShapeDtypeStruct) -> np.ndarray:
+    array = np.asarray(values)
     return array.astype(like.dtype, copy=False).reshape(len(array), *like.shape[1:])
 
 
@@ -64,4 +64,4 @@ def _load(name: str) -> Any:
     try:
         return minari.load_dataset(name)
     except (FileNotFoundError, ValueError) as error:
-        raise WeftError(f"minari:{name} cannot be read: {error} (`minari download {name}` brings it here)") from None
+        raise WeftError(f"minari:{name} cannot be read: {error} (`minari download {name}` downloads it)") from None

@@ -7,7 +7,8 @@ from typing import Any
 
 import jax
 
-from weft.datasets.dataset import Recorder, Source
+from weft.datasets.dataset import Source
+from weft.datasets.parquet import DatasetWriter
 from weft.envs.world import World
 from weft.errors import WeftError
 from weft.evaluation.evaluator import CHUNK, EpisodeState, Evaluator
@@ -37,7 +38,7 @@ def evaluate(
     options: dict[str, Any] = {"episodes": episodes, "seed": seed, "greedy": greedy}
     with contextlib.ExitStack() as stack:
         if record is not None:
-            options["record"] = stack.enter_context(_dataset_recorder(run, record))
+            options["record"] = stack.enter_context(_dataset_writer(run, record)).write
         if video is None:
             return _play(run, run.world, **options)
         path = check_suffix(Path(video))
@@ -58,14 +59,14 @@ def describe_evaluation(evaluation: Evaluation) -> str:
     return "\n".join(f"{name:<8}{line}" for name, line in lines.items())
 
 
-def _dataset_recorder(run: SavedRun, path: str | Path) -> Recorder:
+def _dataset_writer(run: SavedRun, path: str | Path) -> DatasetWriter:
     if jax.tree.leaves(TrainedParamsSchema(run.algo, run.world).shapes.env_statistics):
         raise WeftError(
             f"--record: {run.path} was trained with wrappers that gather statistics ({', '.join(run.world.wrappers)}), "
             "which a dataset cannot hold: record a run without them"
         )
     env = run.world(1)
-    return Recorder(path, Source(run.world.name, env.observation_space, env.action_space))
+    return DatasetWriter(path, Source(run.world.name, env.observation_space, env.action_space))
 
 
 def _play(
@@ -76,7 +77,7 @@ def _play(
     seed: int,
     greedy: bool,
     on_step: Callable[[EpisodeState], None] | None = None,
-    record: Recorder | None = None,
+    record: Callable[[dict[str, Any]], None] | None = None,
 ) -> Evaluation:
     chunks: dict[str, Any] = {"on_chunk": on_step, "chunk": 1} if on_step else {"chunk": CHUNK}
     evaluator = Evaluator(run.algo, world, greedy=greedy, record=record, **chunks)

@@ -1,13 +1,12 @@
-"""Rate limiters: whether a table may be written to or sampled from now, and in words why not.
+"""Rate limiters: they decide whether a table may be inserted into or sampled from, and explain why not.
 
-A limiter is data without a state; a table asks it with its own counts. The formulas are Reverb's. With `inserted` and
-`sampled` counted since the last reset, and `size` items in the table,
+A limiter is stateless; a table passes its own counts. The formulas are Reverb's. With `inserted` and `sampled` counted
+since the last reset, and `size` items in the table,
 
 - n items may be sampled if `size >= minimum` and `inserted * ratio - sampled - n >= least`;
 - n items may be inserted if `size + n <= minimum` or `(inserted + n) * ratio - sampled <= most`.
 
-Items that are removed, deleted or overwritten lower `size` and nothing else: they stay inserted, and what was sampled
-of them stays sampled.
+Removing, deleting or overwriting items lowers `size` only; `inserted` and `sampled` still count them.
 
 >>> limiter = SamplesPerInsert(ratio=4.0, minimum=100, error=40.0)
 >>> limiter.may_insert(1, inserted=110, sampled=0, size=110)
@@ -27,24 +26,24 @@ from weft.replay.registry import from_text
 
 @dataclass(frozen=True)
 class Limiter:
-    """The general rule; the functions below make the usual ones."""
+    """The general limiter; the functions below make the usual ones."""
 
     ratio: float
-    """Samples for every insert."""
+    """Samples per insert."""
     minimum: int
-    """Items that must be there before any is sampled; inserts up to that many are always allowed."""
+    """Items that the table must hold before sampling; inserts up to this number are always allowed."""
     least: float
-    """The lowest that `inserted * ratio - sampled` may become by a sample."""
+    """The lowest value of `inserted * ratio - sampled` that a sample may lead to."""
     most: float
-    """The highest that it may become by an insert."""
+    """The highest value of `inserted * ratio - sampled` that an insert may lead to."""
 
     def __post_init__(self) -> None:
         if not (self.ratio > 0 and math.isfinite(self.ratio)) or self.minimum < 1:
             raise WeftError(f"a limiter has ratio > 0 and minimum >= 1; given {self.ratio} and {self.minimum}")
         if not self.most - self.least >= max(1.0, self.ratio):
             raise WeftError(
-                f"the limiter lets samples be from {self.least:g} to {self.most:g} ahead: expected room for at least "
-                f"{max(1.0, self.ratio):g}, since neither inserts nor samples could go on within less"
+                f"the limiter keeps inserted * ratio - sampled between {self.least:g} and {self.most:g}: expected a "
+                f"difference of at least {max(1.0, self.ratio):g}, because inserts and samples would block each other"
             )
 
     def may_insert(self, n: int, inserted: int, sampled: int, size: int) -> bool:
@@ -64,7 +63,7 @@ class Limiter:
 
     def why_not_sample(self, n: int, inserted: int, sampled: int, size: int) -> str:
         if size < self.minimum:
-            return f"{size} items are in it and the limiter asks for {self.minimum}"
+            return f"it holds {size} items and the limiter requires {self.minimum}"
         target = self.minimum * self.ratio
         behind = target - (inserted * self.ratio - sampled - n)
         return (
@@ -73,38 +72,38 @@ class Limiter:
         )
 
     def never_insert(self, n: int, inserted: int, sampled: int, size: int) -> str:
-        """Why n can never be inserted at once from here on, whatever is sampled; empty if they can."""
+        """Why n inserts at once can never be allowed, however many samples come first; empty if they can be."""
         room = self.most - min(self.least, inserted * self.ratio - sampled)
         if n <= self.minimum or n * self.ratio <= room:
             return ""
-        return f"its limiter lets no more than {max(self.minimum, math.floor(room / self.ratio))} in at once"
+        return f"its limiter allows at most {max(self.minimum, math.floor(room / self.ratio))} inserts at once"
 
     def never_sample(self, n: int, inserted: int, sampled: int, size: int) -> str:
-        """Why n can never be sampled at once from here on, whatever is inserted; empty if they can."""
+        """Why n samples at once can never be allowed, however many inserts come first; empty if they can be."""
         soonest = (inserted + max(0, self.minimum - size)) * self.ratio - sampled
         room = max(self.most, soonest) - self.least
-        return "" if n <= room else f"its limiter lets no more than {math.floor(room)} be sampled at once"
+        return "" if n <= room else f"its limiter allows at most {math.floor(room)} samples at once"
 
 
 def MinimumSize(n: int) -> Limiter:
-    """Samples as soon as n items are there; inserts always."""
+    """Allows samples when the table holds at least n items, and inserts always."""
     return Limiter(1.0, n, -math.inf, math.inf)
 
 
 def SamplesPerInsert(ratio: float, minimum: int, error: float) -> Limiter:
-    """Every item is sampled `ratio` times on average; either side may be ahead by `error` samples."""
+    """Each item is sampled `ratio` times on average; inserts and samples may be ahead by `error` samples."""
     if not error >= max(1.0, ratio):
         raise WeftError(f"the limiter's error is {error:g}: expected at least max(1, ratio) = {max(1.0, ratio):g}")
     return Limiter(ratio, minimum, minimum * ratio - error, minimum * ratio + error)
 
 
 def Queue(size: int) -> Limiter:
-    """Inserts wait while `size` items are left; for a table with max_times_sampled=1 whose sampler is Fifo()."""
+    """Blocks inserts while `size` items are unsampled; for a table with max_times_sampled=1 and sampler Fifo()."""
     return Limiter(1.0, 1, 0.0, float(size))
 
 
 def Stack(size: int) -> Limiter:
-    """As a queue; for a table with max_times_sampled=1 whose sampler is Lifo()."""
+    """As `Queue`, for a table with max_times_sampled=1 and sampler Lifo()."""
     return Queue(size)
 
 

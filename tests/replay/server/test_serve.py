@@ -62,7 +62,7 @@ def test_a_file_declares_tables(tmp_path):
         (["capacity=5", "x=str[3]"], "column 'x'"),
         (["capacity=5", "x=bool", "sampler=best"], "unknown sampler of table 'a': 'best'"),
         (["capacity=5", "x=bool", "limiter=queue"], "limiter of table 'a' is 'queue': expected other numbers"),
-        (["capacity=5", "x=bool", "limiter=minimum:9"], "asks for 9 items"),
+        (["capacity=5", "x=bool", "limiter=minimum:9"], "requires 9 items"),
         (["capacity=5", "store=b"], "share a store with"),
         (["capacity"], "not of the form"),
     ],

@@ -150,7 +150,7 @@ def test_a_waiting_request_does_not_delay_other_requests(shared):
 
 
 def test_a_request_that_times_out_says_why():
-    why = "sample of 4 waited 0.2 s: 0 items are in it and the limiter asks for 100"
+    why = "sample of 4 waited 0.2 s: it holds 0 items and the limiter requires 100"
     with served(table(limiter=MinimumSize(100))) as (_, client), pytest.raises(WeftError, match=why):
         client.table("a").sample(4, timeout=0.2)
 

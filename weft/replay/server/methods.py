@@ -69,7 +69,7 @@ def append(table: Table, request: Request) -> Reply:
     if last is not None and (last.shape != length.shape or len(last) and not (0 <= last.min() <= last.max() < n)):
         raise WeftError(f"append of {n} steps: expected `last` from 0 to {n - 1}, and a `length` for each")
     with store.lock:
-        table.allow_insert(len(length), NO_WAIT)
+        table.wait_to_insert(len(length), NO_WAIT)
         _check_positions(table, arrays)
         positions = store.append_checked(checked, n, rows)
         starts = _require_array(arrays, "start") if last is None else positions[last] - (length - 1) * store.rows

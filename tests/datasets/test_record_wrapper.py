@@ -20,8 +20,8 @@ from weft.algorithm import Algorithm
 from weft.algos.a2c import A2C
 from weft.algos.dqn import DQN
 from weft.cli import main
-from weft.datasets.dataset import look, read
-from weft.datasets.record import recorded, unrecorded
+from weft.datasets.load import describe, read
+from weft.datasets.record_wrapper import remove_recording
 from weft.envs import make
 from weft.envs.world import World
 from weft.envs.wrappers import frame_stack, normalise_obs
@@ -30,6 +30,7 @@ from weft.evaluation.play import evaluate
 from weft.evaluation.saved import SavedRun
 from weft.evaluation.trained_params import TrainedParamsSchema
 from weft.host import own_objects
+from weft.run import record_training
 from weft.runtime.check import compare_leaf
 from weft.runtime.driver import Plan
 from weft.runtime.local import LocalEngine
@@ -50,12 +51,12 @@ def end_of(world: World, layout: str, *, algo: Algorithm = SMALL, iterations: in
     """The state after some iterations, computed with the fences that make layouts comparable."""
     plan = Plan.of(algo, world, layout)
     with own_objects():
-        return unrecorded(LocalEngine(plan.project(), barriers=True).run(plan.init(0), iterations))
+        return remove_recording(LocalEngine(plan.project(), barriers=True).run(plan.init(0), iterations))
 
 
 def play(env: Any, folder: Path, layout: str, *, wrappers: tuple[str, ...] = (), **options: Any) -> pa.Table:
     """What some iterations record, in the order of the episodes' numbers."""
-    end_of(recorded(World.of(env, options, wrappers), folder, SMALL), layout)
+    end_of(record_training(SMALL, World.of(env, options, wrappers), folder), layout)
     found = pq.read_table(folder)
     return found.take(pa.array(np.argsort(found.column("episode").to_numpy(), kind="stable")))
 
@@ -120,20 +121,20 @@ def test_an_environment_is_recorded_inside_of_its_wrappers(tmp_path: Path) -> No
 def test_nested_observations_are_recorded(tmp_path: Path) -> None:
     played = play(Nested, tmp_path / "data", "seed:envs=2", vector="inprocess")
     assert len(played) == 6 * SIZE and any("/" in name for name in played.column_names)
-    assert look(tmp_path / "data")[0].observation_space == Nested.observation_space
+    assert describe(tmp_path / "data")[0].observation_space == Nested.observation_space
 
 
 @pytest.mark.parametrize("env", [ENV, "gymnax:Pendulum-v1", Counting])
 def test_recording_changes_nothing(env: Any, tmp_path: Path) -> None:
     world = World.of(env, wrappers=["normalise_obs"])
-    plain, watched = end_of(world, "fused"), end_of(recorded(world, tmp_path / "data", SMALL), "fused")
+    plain, watched = end_of(world, "fused"), end_of(record_training(SMALL, world, tmp_path / "data"), "fused")
     assert jax.tree.structure(plain) == jax.tree.structure(watched)
     leaves = zip(jax.tree.leaves(plain), jax.tree.leaves(watched), strict=True)
     assert not [leaf for leaf in leaves if compare_leaf("", *leaf).differing]
 
 
 def test_an_evaluation_is_not_recorded(tmp_path: Path) -> None:
-    world = recorded(World.of(ENV, wrappers=["normalise_obs"]), tmp_path / "data", SMALL)
+    world = record_training(SMALL, World.of(ENV, wrappers=["normalise_obs"]), tmp_path / "data")
     what = TrainedParamsSchema(SMALL, world).extract(Plan.of(SMALL, world, None).init(0))
     assert Evaluator(SMALL, world)(what, episodes=2).returns
     assert not (tmp_path / "data").exists()
@@ -145,7 +146,7 @@ def test_a_recorded_run_is_one_like_any_other(tmp_path: Path, capsys: pytest.Cap
     small = ["--set", "num_envs=4", "horizon=8", "hidden=8", "--steps", str(4 * SIZE)]
     assert main(["train", "a2c", ENV, *small, "--wrap", "normalise_obs", "--record", data, "--out", out]) == 0
     assert len(evaluate(SavedRun.open(out), episodes=2).returns) == 2
-    assert look(data)[0].env == ENV
+    assert describe(data)[0].env == ENV
     small = ["--set", "num_envs=2", "hidden=4", "batch_size=8", "updates=2", "--steps", "32"]
     assert main(["train", "bc", ENV, "--dataset", data, *small, "--out", str(tmp_path / "bc")]) == 0
     assert "32 in 2 iterations" in capsys.readouterr().out
@@ -190,8 +191,8 @@ def test_misuse_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
 
 def test_what_wrappers_learned_is_not_recorded(tmp_path: Path) -> None:
     """Those that an environment is made with are inside of the recording."""
-    with pytest.raises(WeftError, match="NormaliseObs learns, and what it learned is not part of a dataset"):
-        recorded(World.of(lambda num_envs: normalise_obs(make(ENV, num_envs))), tmp_path / "data", SMALL)
+    with pytest.raises(WeftError, match="NormaliseObs learns statistics, and these are not part of a dataset"):
+        record_training(SMALL, World.of(lambda num_envs: normalise_obs(make(ENV, num_envs))), tmp_path / "data")
     play(lambda num_envs: frame_stack(make(ENV, num_envs), 3), tmp_path / "data", "fused")
     assert read(tmp_path / "data").steps["obs"].shape == (6 * SIZE, 12)
 
@@ -206,4 +207,4 @@ class Silent(A2C):
 
 def test_an_algorithm_must_take_out_the_episodes(tmp_path: Path) -> None:
     with pytest.raises(WeftError, match="silent calls env.episodes 0 times in an iteration"):
-        recorded(World.of(ENV), tmp_path / "data", Silent(num_envs=4))
+        record_training(Silent(num_envs=4), World.of(ENV), tmp_path / "data")

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft import WeftError
-from weft.datasets import recording
-from weft.datasets.dataset import Source, read
-from weft.datasets.recording import Rows
+from weft.datasets import episode_writer
+from weft.datasets.dataset import Source
+from weft.datasets.episode_writer import EpisodeWriter
+from weft.datasets.parquet import read
 
 SOURCE = Source("game", gym.spaces.Box(-np.inf, np.inf, (1,)), gym.spaces.Discrete(3))
 ROWS, NUM_ENVS = [4, 5, 6], 8
@@ -70,13 +71,13 @@ def test_whole_episodes_of_each_are_written(
     folder = tmp_path_factory.mktemp("data")
     kinds = np.array(kinds, int).reshape(-1, len(ROWS))
     steps, at = steps_of(kinds), 0
-    with patch.object(recording, "STEPS_AT_ONCE", at_once):
-        rows = Rows(folder, SOURCE, rows=ROWS, num_envs=NUM_ENVS)
+    with patch.object(episode_writer, "BUFFERED_STEPS", at_once):
+        writer = EpisodeWriter(folder, SOURCE, rows=ROWS, num_envs=NUM_ENVS)
         for size in [*pieces, len(kinds)]:
-            rows({name: leaf[at : at + size] for name, leaf in steps.items()})
+            writer.write({name: leaf[at : at + size] for name, leaf in steps.items()})
             at += size
-        rows.close()
-        rows.close()
+        writer.close()
+        writer.close()
     expected = {
         number * NUM_ENVS + ROWS[row]: episode
         for row, episodes in enumerate(episodes_of(kinds))
@@ -87,42 +88,42 @@ def test_whole_episodes_of_each_are_written(
 
 def test_what_is_reset_goes_on_in_another_episode(tmp_path: Path) -> None:
     steps = steps_of(np.full((2, 3), GOES_ON))
-    rows = Rows(tmp_path, SOURCE, rows=ROWS, num_envs=NUM_ENVS)
-    rows(steps, anew=True)
-    rows(steps, anew=True)
-    rows.close()
+    writer = EpisodeWriter(tmp_path, SOURCE, rows=ROWS, num_envs=NUM_ENVS)
+    writer.write(steps, restarted=True)
+    writer.write(steps, restarted=True)
+    writer.close()
     assert sorted(found_in(tmp_path)) == [4, 5, 6, 12, 13, 14] and len(read(tmp_path)) == 12
 
 
 def test_what_is_given_may_change_afterwards(tmp_path: Path) -> None:
     steps = steps_of(np.full((2, 3), GOES_ON))
-    rows = Rows(tmp_path, SOURCE, rows=ROWS, num_envs=NUM_ENVS)
-    rows(steps)
+    writer = EpisodeWriter(tmp_path, SOURCE, rows=ROWS, num_envs=NUM_ENVS)
+    writer.write(steps)
     steps["reward"][:] = -1.0
-    rows.close()
+    writer.close()
     assert read(tmp_path).steps["reward"].min() == 0.0
 
 
 def test_steps_that_come_too_late_are_left_out(tmp_path: Path) -> None:
     steps = steps_of(np.full((2, 3), TERMINATED))
-    rows = Rows(tmp_path, SOURCE, rows=ROWS, num_envs=NUM_ENVS)
-    rows(steps)
-    rows.close()
-    rows(steps)
+    writer = EpisodeWriter(tmp_path, SOURCE, rows=ROWS, num_envs=NUM_ENVS)
+    writer.write(steps)
+    writer.close()
+    writer.write(steps)
     assert len(read(tmp_path)) == 6
 
 
 def test_a_disk_that_fails_leaves_what_can_be_read(tmp_path: Path) -> None:
     steps = steps_of(np.full((4, 3), TERMINATED))
-    with patch.object(recording, "STEPS_AT_ONCE", 1), patch.object(recording, "ROWS_PER_GROUP", 1):
-        rows = Rows(tmp_path, SOURCE, rows=ROWS, num_envs=NUM_ENVS)
-    rows(steps)
-    rows._record._complete()
-    rows(steps)
+    with patch.object(episode_writer, "BUFFERED_STEPS", 1), patch.object(episode_writer, "ROWS_PER_GROUP", 1):
+        writer = EpisodeWriter(tmp_path, SOURCE, rows=ROWS, num_envs=NUM_ENVS)
+    writer.write(steps)
+    writer._writer._complete_file()
+    writer.write(steps)
     with (
         patch("pyarrow.parquet.ParquetWriter.write_table", side_effect=OSError("no space left")),
         pytest.raises(WeftError, match=r"recording to .* failed: no space left"),
     ):
-        rows(steps)
-    rows.close()
+        writer.write(steps)
+    writer.close()
     assert len(read(tmp_path)) == 12 and len(list(tmp_path.iterdir())) == 1
