@@ -72,7 +72,7 @@ def test_what_fits_at_first_may_be_too_much_later():
     assert limiter.may_insert(12, 0, 0, 0) and not limiter.never_insert(12, 0, 0, 0)
     assert limiter.never_insert(13, 0, 0, 0) == "its limiter allows at most 12 inserts at once"
     assert limiter.never_insert(11, 20, 40, 20) == "its limiter allows at most 10 inserts at once"
-    assert not limiter.never_sample(16, 10, 0, 10) and "no more than 16" in limiter.never_sample(17, 10, 0, 10)
+    assert not limiter.never_sample(16, 10, 0, 10) and "at most 16 samples" in limiter.never_sample(17, 10, 0, 10)
 
 
 @given(st.builds(SamplesPerInsert, st.sampled_from([0.5, 2.0]), st.integers(1, 9), st.just(3.0)), COUNT, COUNT)
