@@ -131,7 +131,9 @@ class RecordWrapper(Wrapper):
         row = row if trained is None else jnp.full_like(row, NOT_RECORDED)
         return RecordedSteps(new_token(envs), row, obs, steps, jnp.zeros(envs, jnp.int32)), obs
 
-    def transform_with_action(self, state: RecordedSteps, action: Any, timestep: TimeStep) -> tuple[RecordedSteps, TimeStep]:
+    def transform_with_action(
+        self, state: RecordedSteps, action: Any, timestep: TimeStep
+    ) -> tuple[RecordedSteps, TimeStep]:
         fields = {name: getattr(timestep, name) for name in TIMESTEP_FIELDS}
         step = {"obs": state.obs, "action": action, **fields}
         t = state.count[0]
