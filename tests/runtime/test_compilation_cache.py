@@ -1,4 +1,4 @@
-"""The cache of compiled programs: found again, never across versions or machines, and never a reason to fail."""
+"""Cached programs are reused, but not across versions or kinds of processor, and cache errors never end a run."""
 
 import os
 import shutil
@@ -71,7 +71,7 @@ def entries(root: Path) -> list[Path]:
 
 @pytest.fixture
 def jax_has_no_cache() -> Iterator[None]:
-    """JAX's settings without a cache folder, and as they were after the test."""
+    """Removes the cache folder from JAX's settings, and restores them after the test."""
     names = ("compilation_cache_dir", "persistent_cache_min_compile_time_secs", "persistent_cache_min_entry_size_bytes")
     before = {f"jax_{name}": getattr(jax.config, f"jax_{name}") for name in names}
     jax.config.update("jax_compilation_cache_dir", None)
@@ -83,7 +83,7 @@ def jax_has_no_cache() -> Iterator[None]:
     jax_cache.reset_cache()
 
 
-def test_a_second_process_finds_what_the_first_compiled(tmp_path):
+def test_a_second_process_reuses_the_programs_of_the_first(tmp_path):
     first, second = (run_program(WEFT_CACHE_DIR=str(tmp_path)) for _ in range(2))
     assert first == ["0", "1", "0"] and second == ["1", "0", "0"]
     (entry,) = entries(tmp_path)
@@ -113,7 +113,7 @@ def test_the_cache_can_be_switched_off(monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_given_to_jax_is_left_as_it_is(tmp_path):
+def test_a_folder_given_to_jax_is_not_changed(tmp_path):
     own, default = tmp_path / "own", tmp_path / "default"
     given = {"JAX_COMPILATION_CACHE_DIR": str(own), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     run_program(**given, XDG_CACHE_HOME=str(default))
@@ -139,12 +139,12 @@ def test_a_folder_that_weft_chose_can_be_changed(tmp_path):
     ],
 )
 def test_another_version_or_processor_has_another_folder(monkeypatch, module, attribute, other):
-    here = program_folder()
+    original = program_folder()
     monkeypatch.setattr(module, attribute, other)
-    assert program_folder() != here
+    assert program_folder() != original
 
 
-def test_a_processor_with_another_instruction_set_is_described_otherwise(monkeypatch, tmp_path):
+def test_processors_with_different_instruction_sets_have_different_descriptions(monkeypatch, tmp_path):
     described = []
     for flags in ("sse2 avx2", "sse2 avx2 avx512f"):
         path = tmp_path / "cpuinfo"
@@ -155,7 +155,7 @@ def test_a_processor_with_another_instruction_set_is_described_otherwise(monkeyp
     assert "MHz" not in str(described)
 
 
-def test_a_program_of_another_processor_is_not_served(compile_in, monkeypatch, tmp_path):
+def test_a_program_of_another_processor_is_not_reused(compile_in, monkeypatch, tmp_path):
     assert compile_in(tmp_path) == (0, 1)
     assert compile_in(tmp_path) == (1, 0)
     monkeypatch.setattr(compilation_cache, "describe_processor", lambda: ["flags: sse2"])

@@ -1,4 +1,4 @@
-"""Keeps compiled programs on disk, so that a run that was compiled before starts without compiling again.
+"""Caches compiled programs on disk, so that a run does not compile a program again.
 
 JAX reads and writes the cache; this module chooses the folder, bounds its size and removes damaged files. The folder is
 `WEFT_CACHE_DIR`, or `weft` in the user's cache directory; `off` switches the cache off. A folder that the user gave to
@@ -30,7 +30,7 @@ from jax.experimental.compilation_cache import compilation_cache as jax_cache
 VARIABLE = "WEFT_CACHE_DIR"
 OFF = "off"
 MAX_BYTES = 2**30
-"""The size at which the least recently used programs are removed, once at the beginning of a run."""
+"""Above this size the least recently used programs are removed, once at the start of a run."""
 MIN_FREE_BYTES = 2**26
 
 CPU_INFO = Path("/proc/cpuinfo")
@@ -47,9 +47,9 @@ _enabled: Path | None = None
 
 
 def enable(setting: str | Path | None = None) -> Path | None:
-    """Cache compiled programs in the folder `setting`, or in the default one; returns the folder in use, if any.
+    """Caches compiled programs in the folder `setting`, or in the default one. Returns the folder in use, if any.
 
-    A folder that cannot be used costs a warning and nothing else: the run compiles without a cache.
+    If the folder cannot be used, the run gets a warning and compiles without a cache.
     """
     global _enabled
     explicit = setting is not None or VARIABLE in os.environ
@@ -75,7 +75,7 @@ def enable(setting: str | Path | None = None) -> Path | None:
 
 
 def choose_root(setting: str | Path | None) -> Path | None:
-    """The folder that holds the caches of all versions and machines; None if the cache is off."""
+    """Returns the folder that holds the caches of all versions and machines, or None if the cache is off."""
     setting = setting or os.environ.get(VARIABLE)
     if setting == OFF:
         return None
@@ -85,7 +85,7 @@ def choose_root(setting: str | Path | None) -> Path | None:
 
 
 def program_folder() -> str:
-    """The name of the subfolder for the installed versions on this kind of processor."""
+    """Returns the name of the subfolder for the installed versions on this kind of processor."""
     # The version of Python decides which compression JAX uses, and JAX's key does not always say which.
     properties = [jax.__version__, ".".join(platform.python_version_tuple()[:2]), *describe_processor()]
     digest = hashlib.sha256("\n".join(properties).encode()).hexdigest()
@@ -93,7 +93,7 @@ def program_folder() -> str:
 
 
 def describe_processor() -> list[str]:
-    """The properties of the processor that decide which machine code it can run."""
+    """Returns the properties of the processor that decide which machine code it can run."""
     described = [platform.system(), platform.machine(), platform.processor()]
     try:
         first = CPU_INFO.read_text().partition("\n\n")[0]
@@ -103,9 +103,9 @@ def describe_processor() -> list[str]:
 
 
 def remove_damaged(folder: Path) -> None:
-    """Remove programs that were not written to the end: JAX neither loads nor replaces them.
+    """Removes incompletely written programs, which JAX neither loads nor replaces.
 
-    Only files newer than the last check are read. A file that another process is writing may be removed as well; the
+    Only files newer than the last check are read. A file that another process is writing may be removed too. That
     program is then compiled once more.
     """
     marker, now = folder / LAST_CHECK, time.time()
@@ -114,12 +114,12 @@ def remove_damaged(folder: Path) -> None:
         if path.name.endswith(ENTRY_SUFFIX) and stat.st_mtime >= last and not _is_complete(path):
             path.unlink(missing_ok=True)
     marker.touch()
-    # Clocks of file systems are coarse: what was written at about this time is read once more.
+    # File systems have coarse clocks, so files written at about this time are checked again next time.
     os.utime(marker, (now - 2.0, now - 2.0))
 
 
 def remove_oldest(root: Path, limit: int) -> None:
-    """Remove the least recently used files of all versions and machines until at most `limit` bytes are left."""
+    """Removes the least recently used files of all versions and machines until at most `limit` bytes are left."""
     used = [(max(stat.st_atime, stat.st_mtime), stat.st_size, path) for path, stat in _files(root)]
     total = sum(size for _, size, _ in used)
     for _, size, path in sorted(used):
@@ -141,12 +141,12 @@ def _give_to_jax(folder: Path | None) -> None:
     # Small programs compile in milliseconds and load in one: storing them all is measured to be fastest.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    # JAX warns for each program that it cannot read or write, on a disk that filled up say; it compiles all the same.
+    # JAX warns for each program that it cannot read or write, for example on a full disk, and compiles it anyway.
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry", UserWarning)
 
 
 def _prepare(folder: Path) -> str | None:
-    """Create the folder and try it; returns the reason if it cannot be used."""
+    """Creates and tests the folder. Returns the reason if it cannot be used."""
     probe = folder / f".probe-{os.getpid()}"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -164,7 +164,7 @@ def _prepare(folder: Path) -> str | None:
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """The cached files under a folder; another process may remove some meanwhile."""
+    """Yields the cached files under a folder. Another process may remove some meanwhile."""
     for parent, _, names in os.walk(folder):
         for name in names:
             path = Path(parent, name)

@@ -137,8 +137,8 @@ class ThreadedRun:
         self.metrics = MetricsAssembler(self.control, self.projection)
         replicas = frozenset((executor.program.role, executor.index) for executor in self.wiring.executors)
         self.snapshots = Snapshots(replicas, not self.projection.layout.lanes, self.state_is_due)
+        # The first replica that failed, and its error.
         self.failure: tuple[str, BaseException] | None = None
-        """The first replica that failed, and its error."""
 
     def run(self, state: Any) -> Any:
         """Starts the threads, passes on their metrics, and returns the final state."""
