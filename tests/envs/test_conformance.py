@@ -164,7 +164,7 @@ def test_an_environment_is_a_value(case):
 def test_every_state_leaf_except_statistics_has_the_batch_axis(case, key):
     states = [jax.eval_shape(case.env(num_envs).reset, key)[0] for num_envs in (NUM_ENVS, NUM_ENVS + 1)]
     for (path, leaf), other in zip(jax.tree.leaves_with_path(states[0]), jax.tree.leaves(states[1]), strict=True):
-        if "known" in jax.tree_util.keystr(path):
+        if ".moments" in jax.tree_util.keystr(path):
             assert leaf.shape == other.shape
         else:
             assert (leaf.shape[0], other.shape[0]) == (NUM_ENVS, NUM_ENVS + 1) and leaf.shape[1:] == other.shape[1:]
