@@ -1,15 +1,14 @@
-"""What the projection costs: layouts beside the same loop written by hand, all in one run.
+"""Compares the speed of weft's layouts with the same training loop written by hand in JAX.
 
     python benchmarks/core.py                       # benchmarks/results/core-<platform>-<envs>.{md,json}
     python benchmarks/core.py --envs 2048 --rounds 9
 
-Every contender does the same iterations in every round, in turn; a ratio is taken within a round, and its median over
-the rounds is reported with the smallest and the largest. Compilation is not counted.
+Each round measures every contender in turn, over the same number of iterations. Ratios are computed within a round. The
+report has their median over the rounds, with the minimum and the maximum. Compilation is not counted.
 """
 
 import argparse
 import json
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from typing import Any
 import jax
 from jax import lax
 from plain_ppo import make_ppo
+from summaries import ratio, spread, summary
 
 from weft import envs
 from weft.algos.ppo import PPO
@@ -31,15 +31,18 @@ from weft.runtime.meter import Meter
 RESULTS = Path(__file__).parent / "results"
 ENV = "gymnax:CartPole-v1"
 Contender = Callable[[], None]
+"""Trains for one round, and returns when the result is computed."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--envs", type=int, default=64)
-    parser.add_argument("--horizon", type=int, default=128)
-    parser.add_argument("--dispatch", type=int, default=4, help="iterations in one dispatch of the fused contenders")
-    parser.add_argument("--iterations", type=int, default=16, help="iterations in one round")
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--envs", type=int, default=64, help="environments (default: 64)")
+    parser.add_argument("--horizon", type=int, default=128, help="steps per rollout (default: 128)")
+    parser.add_argument(
+        "--dispatch", type=int, default=4, help="iterations per dispatch, by hand and fused (default: 4)"
+    )
+    parser.add_argument("--iterations", type=int, default=16, help="iterations per round (default: 16)")
+    parser.add_argument("--rounds", type=int, default=9, help="(default: 9)")
     args = parser.parse_args()
     size = {"num_envs": args.envs, "horizon": args.horizon}
     contenders = {
@@ -54,94 +57,90 @@ def main() -> None:
         "jax": jax.__version__,
         "settings": vars(args),
         "ms_per_iteration": {
-            name: summary([1e3 * s / args.iterations for s in each]) for name, each in seconds.items()
+            name: summary([1e3 * round_seconds / args.iterations for round_seconds in rounds])
+            for name, rounds in seconds.items()
         },
         "ratios": {
-            "fused / by hand": ratio(seconds, "fused", "by hand"),
-            "actors / fused": ratio(seconds, "actors", "fused"),
-            "seed / fused": ratio(seconds, "seed", "fused"),
+            "fused / by hand": ratio(seconds["fused"], seconds["by hand"]),
+            "actors / fused": ratio(seconds["actors"], seconds["fused"]),
+            "seed / fused": ratio(seconds["seed"], seconds["fused"]),
         },
-        "seed_us_per_step": per_step(seconds, args),
-        "time": {layout: where_time_goes(layout, size, args.iterations) for layout in ("actors", "seed")},
+        "seed_us_per_step": seed_overhead(seconds, args),
+        "time": {layout: time_by_role(layout, size, args.iterations) for layout in ("actors", "seed")},
     }
-    write(record)
+    write_results(record)
 
 
 def by_hand(size: dict[str, int], dispatch: int, iterations: int) -> Contender:
-    """The hand-written loop: one jitted function, the state donated, the metrics fetched after every dispatch."""
+    """The hand-written loop: one jitted function that donates the state. Metrics are fetched after every dispatch."""
     init, step = make_ppo(**size)
     chunk = jax.jit(lambda s: lax.scan(lambda carry, _: step(carry), s, length=dispatch), donate_argnums=0)
-    holder = [jax.jit(init)(jax.random.key(0))]
+    state = jax.jit(init)(jax.random.key(0))
 
-    def go() -> None:
+    def train() -> None:
+        nonlocal state
         for _ in range(iterations // dispatch):
-            holder[0], metrics = chunk(holder[0])
+            state, metrics = chunk(state)
             jax.device_get(metrics)
-        jax.block_until_ready(holder[0])
+        jax.block_until_ready(state)
 
-    return go
+    return train
 
 
 def by_layout(layout: str, size: dict[str, int], dispatch: int, iterations: int) -> Contender:
-    """weft's engine as `weft train` uses it."""
-    engine, holder = prepare(layout, size, dispatch)
+    """weft's engine, called as `weft train` calls it."""
+    engine, state = prepare(layout, size, dispatch)
 
-    def go() -> None:
-        holder[0] = jax.block_until_ready(engine.run(holder[0], iterations // dispatch))
+    def train() -> None:
+        nonlocal state
+        state = jax.block_until_ready(engine.run(state, iterations // dispatch))
 
-    return go
+    return train
 
 
-def prepare(layout: str, size: dict[str, int], dispatch: int) -> tuple[LocalEngine, list[Any]]:
+def prepare(layout: str, size: dict[str, int], dispatch: int) -> tuple[LocalEngine, Any]:
+    """Compiles PPO for a layout. Returns the engine and the initial state."""
     algo = PPO(**size)
     engine = LocalEngine(project(algo, partial(envs.make, ENV), parse(layout), dispatch))
     init = jax.jit(partial(algo.init, envs.make(ENV, algo.num_envs)))
-    return engine, [init(jax.random.key(0))]
+    return engine, init(jax.random.key(0))
 
 
 def measure(contenders: dict[str, Contender], rounds: int) -> dict[str, list[float]]:
-    """Seconds of every contender in every round, after one round that does not count."""
+    """Returns the seconds of every contender in every round. One warm-up round is not counted."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for round_ in range(rounds + 1):
-        for name, go in contenders.items():
+        for name, train in contenders.items():
             started = time.perf_counter()
-            go()
+            train()
             if round_:
                 seconds[name].append(time.perf_counter() - started)
     return seconds
 
 
-def where_time_goes(layout: str, size: dict[str, int], iterations: int) -> dict[str, float]:
-    """Microseconds per step of the environments that each role spends running, waiting and sending."""
-    engine, holder = prepare(layout, size, 1)
-    engine.run(holder[0], 1)
+def time_by_role(layout: str, size: dict[str, int], iterations: int) -> dict[str, float]:
+    """Returns each role's microseconds of computing, waiting and sending, per environment step."""
+    engine, state = prepare(layout, size, 1)
+    engine.run(state, 1)
     meter = Meter()
     started = time.perf_counter()
-    engine.run(holder[0], iterations, meter=meter)
+    engine.run(state, iterations, meter=meter)
     total = 1e6 * (time.perf_counter() - started) / (iterations * size["horizon"])
-    spent: dict[str, float] = {}
-    for share in meter.read()[1].roles:
-        shares = {"runs": share.computing, "waits": share.waiting, "sends": share.sending}
-        spent |= {f"{share.role} {what}": total * part for what, part in shares.items()}
-    return {"total": total} | dict(sorted(spent.items()))
+    times: dict[str, float] = {}
+    for role in meter.read()[1].roles:
+        fractions = {"computing": role.computing, "waiting": role.waiting, "sending": role.sending}
+        times |= {f"{role.role} {activity}": total * fraction for activity, fraction in fractions.items()}
+    return {"total": total} | dict(sorted(times.items()))
 
 
-def per_step(seconds: dict[str, list[float]], args: argparse.Namespace) -> dict[str, float]:
-    """What `seed` takes more than `fused`, for every step that it exchanges."""
+def seed_overhead(seconds: dict[str, list[float]], args: argparse.Namespace) -> dict[str, float]:
+    """Returns the microseconds that `seed` takes more than `fused`, per environment step."""
     steps = args.iterations * args.horizon
     extra = [1e6 * (seed - fused) / steps for seed, fused in zip(seconds["seed"], seconds["fused"], strict=True)]
     return summary(extra)
 
 
-def ratio(seconds: dict[str, list[float]], one: str, other: str) -> dict[str, float]:
-    return summary([a / b for a, b in zip(seconds[one], seconds[other], strict=True)])
-
-
-def summary(values: list[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
-
-
-def write(record: dict[str, Any]) -> None:
+def write_results(record: dict[str, Any]) -> None:
     RESULTS.mkdir(exist_ok=True)
     stem = f"core-{jax.default_backend()}-{record['settings']['envs']}"
     (RESULTS / f"{stem}.json").write_text(json.dumps(record, indent=2) + "\n")
@@ -156,24 +155,20 @@ def table(record: dict[str, Any]) -> list[str]:
     lines = [
         "<!-- Written by benchmarks/core.py. -->",
         f"PPO on CartPole, {shape}, {record['platform']}, jax {record['jax']}:",
-        f"median of {settings['rounds']} rounds of {settings['iterations']} iterations each (least to most).",
+        f"median of {settings['rounds']} rounds of {settings['iterations']} iterations each (minimum to maximum).",
         "",
-        "| what | measured |",
+        "| quantity | measured |",
         "|---|---|",
     ]
-    for name, found in record["ms_per_iteration"].items():
-        lines.append(f"| {name}, ms per iteration | {spread(found)} |")
-    for name, found in record["ratios"].items():
-        lines.append(f"| {name} | {spread(found)} |")
-    lines.append(f"| seed beyond fused, microseconds per step exchanged | {spread(record['seed_us_per_step'])} |")
-    for layout, parts in record["time"].items():
-        for name, value in parts.items():
+    for name, values in record["ms_per_iteration"].items():
+        lines.append(f"| {name}, ms per iteration | {spread(values)} |")
+    for name, values in record["ratios"].items():
+        lines.append(f"| {name} | {spread(values)} |")
+    lines.append(f"| seed minus fused, microseconds per step | {spread(record['seed_us_per_step'])} |")
+    for layout, times in record["time"].items():
+        for name, value in times.items():
             lines.append(f"| {layout}: {name}, microseconds per step | {value:.1f} |")
     return lines
-
-
-def spread(found: dict[str, float]) -> str:
-    return f"{found['median']:.3g} ({found['least']:.3g} to {found['most']:.3g})"
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""How fast environments in plain Python go: training beside other libraries, and what collecting adds to stepping.
+"""Measures how fast weft trains on environments in plain Python, and how much time it adds to their steps.
 
-    python benchmarks/envs.py                       # everything: benchmarks/results/envs.{md,json}
-    python benchmarks/envs.py --only share          # one part; the results keep what they say of the others
+    python benchmarks/envs.py                       # all parts: benchmarks/results/envs.{md,json}
+    python benchmarks/envs.py --only share          # one part; the results keep the others as they were
 
-`train` is PPO on Gymnasium's CartPole beside RLlib and Stable-Baselines3, each in a process of its own and in several
-arrangements; the peers are installed into `benchmarks/.peers` when first needed. `evaluate` is weft's training with and
-without evaluations beside it. `share` is the time that environments take to step by themselves over the time that a
-program takes which acts, steps them and keeps what it saw.
+`train` compares PPO on Gymnasium's CartPole with RLlib and Stable-Baselines3, each in its own process and in several
+configurations. The peers are installed into `benchmarks/.peers` when first needed. `evaluate` compares training with
+and without evaluations. `share` is the time that environments take to step, as a share of the time that a program takes
+to choose actions, step the environments and store the rollouts.
 
-Every contender runs in every round, in turn; a ratio is taken within a round, and its median over the rounds is
-reported with the smallest and the largest. Start-up and compilation are not counted.
+Each round measures every contender in turn. Ratios are computed within a round. The report has their median over the
+rounds, with the minimum and the maximum. Start-up and compilation are not counted.
 """
 
 import argparse
@@ -33,6 +33,7 @@ import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
+from summaries import ratio, spread, summary, thousands
 
 from weft import envs
 from weft.algorithm import Algorithm
@@ -55,11 +56,13 @@ ENVS = 8
 HORIZON = 128
 EVAL_EVERY = 20_000
 EVAL_ITERATIONS = 196
-# Steps of all environments in one piece. Pieces are short and many, so that other load falls on all of them alike.
+# Ticks per measurement. A tick steps all environments once. Measurements are short and many, so that other load affects
+# all contenders alike.
 TICKS = {"CartPole-v1": 640, "HalfCheetah-v5": 256}
 
-# By library, what it may be told; the first is how it comes. The best of each is compared with the best of the others.
-ARRANGEMENTS = {
+# By library and configuration, the options of the library's script. The first configuration is the library's default.
+# The ratios compare the fastest configuration of each library.
+CONFIGURATIONS = {
     "weft": {
         "fused": ("--layout", "fused"),
         "actors": ("--layout", "actors"),
@@ -82,7 +85,7 @@ Rates = dict[tuple[str, str], list[float]]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Collected:
-    """The state of a program that only collects."""
+    """The state of a program that collects rollouts and does not learn."""
 
     net: ActorCritic
     here: Place
@@ -92,7 +95,7 @@ class Collected:
 
 @dataclass(frozen=True, kw_only=True)
 class Collect(Algorithm):
-    """Acts and steps and keeps the last rollout, so that all of it has to be made; learns nothing."""
+    """Collects rollouts without learning. The last rollout is part of the state, so that XLA must compute all of it."""
 
     def init(self, env: Env, key: jax.Array) -> Collected:
         key_net, key_env, key = jax.random.split(key, 3)
@@ -123,43 +126,43 @@ class Collect(Algorithm):
         return policy.sample(noise), policy, memory
 
 
-class Collecting:
-    """weft's collection, compiled once and run again and again."""
+class WeftCollector:
+    """Collects rollouts with weft. Compiled once."""
 
     def __init__(self, env_id: str, layout: str) -> None:
         in_process = partial(envs.make, f"gym:{env_id}", vector="inprocess")
         plan = Plan.of(Collect(num_envs=ENVS), in_process, layout)
         self.engine, self.state = LocalEngine(plan.project()), plan.init(0)
 
-    def go(self, ticks: int) -> float:
-        """Seconds for so many steps of all environments."""
+    def collect(self, ticks: int) -> float:
+        """Steps all environments `ticks` times. Returns the seconds."""
         started = time.perf_counter()
         self.state = jax.block_until_ready(self.engine.run(self.state, ticks // HORIZON))
         return time.perf_counter() - started
 
     def actions(self, ticks: int) -> np.ndarray:
-        """The actions of the last rollout, over and over."""
+        """Returns the actions of the last rollout, repeated to `ticks` steps."""
         return np.resize(np.asarray(self.state.trajectory.action), (ticks, *self.state.trajectory.action.shape[1:]))
 
 
-class Bare:
-    """The environments themselves, stepped in the plainest loops."""
+class PlainCollector:
+    """Steps the same environments in plain loops, without weft."""
 
     def __init__(self, env_id: str, net: ActorCritic) -> None:
-        # Made just as weft makes them: it leaves out Gymnasium's checks of every call.
+        # Constructed as weft does it: without Gymnasium's checks of every call.
         self.envs = [from_id(env_id, {}).factory()() for _ in range(ENVS)]
         self.space = self.envs[0].action_space
         self.obs = np.stack([env.reset(seed=seed)[0] for seed, env in enumerate(self.envs)]).astype(np.float32)
         self.act = jax.jit(lambda obs, noise: Collect().act(net, obs, (), noise))
 
     def steps(self, actions: np.ndarray) -> tuple[float, float]:
-        """Seconds in `step` alone for given actions, and in the whole loop with the resets of what ended."""
-        rows = [self.given(each) for each in actions]
+        """Steps with the given actions. Returns the seconds in `step`, and in the whole loop with resets."""
+        actions_by_tick = [self.env_actions(actions_t) for actions_t in actions]
         clock = time.perf_counter
         stepping, started = 0.0, clock()
-        for row in rows:
+        for env_actions in actions_by_tick:
             before = clock()
-            stepped = [env.step(action) for env, action in zip(self.envs, row, strict=True)]
+            stepped = [env.step(action) for env, action in zip(self.envs, env_actions, strict=True)]
             stepping += clock() - before
             for env, (_, _, terminated, truncated, _) in zip(self.envs, stepped, strict=True):
                 if terminated or truncated:
@@ -167,20 +170,21 @@ class Bare:
         return stepping, clock() - started
 
     def by_hand(self, noise: jax.Array) -> float:
-        """Seconds of a loop that acts, steps and remembers, with nothing of weft around it."""
+        """Collects a rollout with a hand-written loop: act, step, store. Returns the seconds."""
         started = time.perf_counter()
-        seen = []
+        transitions = []
         for noise_t in np.asarray(noise):
             action, policy, _ = self.act(self.obs, noise_t)
-            row = self.given(np.asarray(action))
-            stepped = [env.step(action) for env, action in zip(self.envs, row, strict=True)]
+            env_actions = self.env_actions(np.asarray(action))
+            stepped = [env.step(action) for env, action in zip(self.envs, env_actions, strict=True)]
             obs, reward, terminated, truncated, _ = zip(*stepped, strict=True)
             final_obs = np.array(obs, np.float32)
-            seen.append((self.obs, action, policy, np.array(reward), terminated, truncated, final_obs))
-            self.obs = self.restarted(final_obs, [a or b for a, b in zip(terminated, truncated, strict=True)])
+            transitions.append((self.obs, action, policy, np.array(reward), terminated, truncated, final_obs))
+            self.obs = self.reset_ended(final_obs, [a or b for a, b in zip(terminated, truncated, strict=True)])
         return time.perf_counter() - started
 
-    def restarted(self, obs: np.ndarray, ended: list[bool]) -> np.ndarray:
+    def reset_ended(self, obs: np.ndarray, ended: list[bool]) -> np.ndarray:
+        """Resets the environments whose episode ended. Returns the observations with theirs replaced."""
         if not any(ended):
             return obs
         obs = obs.copy()
@@ -188,32 +192,33 @@ class Bare:
             obs[row] = self.envs[row].reset()[0]
         return obs
 
-    def given(self, actions: np.ndarray) -> list[Any]:
-        """One action for each environment, as it likes them best."""
+    def env_actions(self, actions: np.ndarray) -> list[Any]:
+        """Returns one action per environment, within the bounds and of the type that it expects."""
         if isinstance(self.space, gym.spaces.Box):
             return list(np.clip(actions, self.space.low, self.space.high))
         return actions.tolist()
 
 
 def share(args: argparse.Namespace) -> dict[str, Any]:
-    """By environment: microseconds for one step of all of them, bare and collected, and the first over the second."""
+    """Returns, by environment, the microseconds per tick of each loop, and the share that `step` takes of them."""
     with quiet_mujoco():
         return {env_id: share_of(env_id, ticks, args) for env_id, ticks in TICKS.items()}
 
 
 def share_of(env_id: str, ticks: int, args: argparse.Namespace) -> dict[str, Any]:
-    collecting = Collecting(env_id, args.layout)
-    bare = Bare(env_id, collecting.state.net)
-    noise = draw_noise(bare.space, jax.random.key(0), (ticks, ENVS))
+    weft_collector = WeftCollector(env_id, args.layout)
+    plain_collector = PlainCollector(env_id, weft_collector.state.net)
+    noise = draw_noise(plain_collector.space, jax.random.key(0), (ticks, ENVS))
     us: dict[str, list[float]] = {"steps": [], "steps and resets": [], "by hand": [], "weft": []}
-    for piece in range(args.pieces + 1):
-        weft = collecting.go(ticks)
-        seconds = (*bare.steps(collecting.actions(ticks)), bare.by_hand(noise), weft)
-        if piece:
-            for name, each in zip(us, seconds, strict=True):
-                us[name].append(1e6 * each / ticks)
+    for round_ in range(args.share_rounds + 1):
+        weft = weft_collector.collect(ticks)
+        actions = weft_collector.actions(ticks)
+        seconds = (*plain_collector.steps(actions), plain_collector.by_hand(noise), weft)
+        if round_:
+            for name, value in zip(us, seconds, strict=True):
+                us[name].append(1e6 * value / ticks)
     return {
-        "us_per_tick": {name: summary(each) for name, each in us.items()},
+        "us_per_tick": {name: summary(values) for name, values in us.items()},
         "share": ratio(us["steps"], us["weft"]),
         "share by hand": ratio(us["steps"], us["by hand"]),
     }
@@ -221,77 +226,76 @@ def share_of(env_id: str, ticks: int, args: argparse.Namespace) -> dict[str, Any
 
 @contextmanager
 def quiet_mujoco() -> Iterator[None]:
-    """In a folder of its own: MuJoCo leaves its log wherever it is started."""
-    here = Path.cwd()
+    """Changes to a temporary folder: MuJoCo writes its log into the current one."""
+    previous = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:
             yield
         finally:
-            os.chdir(here)
+            os.chdir(previous)
 
 
 def train(args: argparse.Namespace) -> dict[str, Any]:
-    """Environment steps per second while training, of every arrangement, and the best ones beside each other."""
+    """Returns the environment steps per second of training in every configuration, and their ratios."""
     install_peers()
-    rates: Rates = {(library, name): [] for library, ways in ARRANGEMENTS.items() for name in ways}
+    rates: Rates = {(library, name): [] for library, options in CONFIGURATIONS.items() for name in options}
     returns: Rates = {key: [] for key in rates}
     versions: dict[str, str] = {}
     for round_ in range(args.rounds):
         for library, name in rates:
-            options = {"seed": round_, "iterations": args.iterations}
-            found = train_once(library, *ARRANGEMENTS[library][name], **options)
-            rates[library, name].append(found["steps_per_s"])
-            returns[library, name].append(found["return_mean"])
-            versions |= found["versions"] if library != "weft" else {}
-            print(f"{round_} {library}, {name}: {found['steps_per_s']:,.0f} steps/s", file=sys.stderr, flush=True)
+            options = CONFIGURATIONS[library][name]
+            report = train_once(library, *options, seed=round_, iterations=args.iterations)
+            rates[library, name].append(report["steps_per_s"])
+            returns[library, name].append(report["return_mean"])
+            versions |= report["versions"] if library != "weft" else {}
+            print(f"{round_} {library}, {name}: {report['steps_per_s']:,.0f} steps/s", file=sys.stderr, flush=True)
     return {
         "versions": versions,
-        "steps_per_s": {f"{library}, {name}": summary(each) for (library, name), each in rates.items()},
-        "return_mean": {f"{library}, {name}": summary(each) for (library, name), each in returns.items()},
-        "ratios": dict(beside(rates)),
+        "steps_per_s": {f"{library}, {name}": summary(values) for (library, name), values in rates.items()},
+        "return_mean": {f"{library}, {name}": summary(values) for (library, name), values in returns.items()},
+        "ratios": dict(best_ratios(rates)),
     }
 
 
-def beside(rates: Rates) -> Iterator[tuple[str, dict[str, float]]]:
-    """weft's best arrangement over each peer's best, and over the peer as it comes."""
+def best_ratios(rates: Rates) -> Iterator[tuple[str, dict[str, float]]]:
+    """Divides the rate of weft's fastest configuration by that of each peer's fastest and default configuration."""
     best = {
-        library: max(ways, key=lambda name: statistics.median(rates[library, name]))
-        for library, ways in ARRANGEMENTS.items()
+        library: max(options, key=lambda name: statistics.median(rates[library, name]))
+        for library, options in CONFIGURATIONS.items()
     }
     for library in ("rllib", "sb3"):
-        for name in dict.fromkeys((best[library], next(iter(ARRANGEMENTS[library])))):
-            found = ratio(rates["weft", best["weft"]], rates[library, name])
-            yield f"weft, {best['weft']} / {library}, {name}", found
+        for name in dict.fromkeys((best[library], next(iter(CONFIGURATIONS[library])))):
+            yield f"weft, {best['weft']} / {library}, {name}", ratio(rates["weft", best["weft"]], rates[library, name])
 
 
 def evaluate(args: argparse.Namespace) -> dict[str, Any]:
-    """Environment steps per second of training with evaluations beside it, and without."""
-    ways = {"without": (), "with": ("--eval-every", str(EVAL_EVERY))}
-    rates: dict[str, list[float]] = {name: [] for name in ways}
+    """Returns the environment steps per second of training with and without evaluations."""
+    options = {"without": (), "with": ("--eval-every", str(EVAL_EVERY))}
+    rates: dict[str, list[float]] = {name: [] for name in options}
     for round_ in range(args.rounds):
-        for name, options in ways.items():
-            found = train_once("weft", *options, seed=round_, iterations=EVAL_ITERATIONS)
-            rates[name].append(found["steps_per_s"])
+        for name in options:
+            report = train_once("weft", *options[name], seed=round_, iterations=EVAL_ITERATIONS)
+            rates[name].append(report["steps_per_s"])
     return {
-        "steps_per_s": {name: summary(each) for name, each in rates.items()},
+        "steps_per_s": {name: summary(values) for name, values in rates.items()},
         "with / without": ratio(rates["with"], rates["without"]),
     }
 
 
 def train_once(library: str, *options: str, seed: int, iterations: int) -> dict[str, Any]:
-    """What one process reports of one training run."""
+    """Runs a library's script. Returns the report that it prints."""
     python = sys.executable if library == "weft" else PEERS / "bin" / "python"
     command = [python, HERE / "peers" / f"{library}_ppo.py", *options]
     command += ["--seed", str(seed), "--iterations", str(iterations)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{library} {' '.join(options)} failed:\n{done.stderr[-4000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    completed = subprocess.run(command, capture_output=True, text=True)
+    if completed.returncode:
+        raise RuntimeError(f"{library} {' '.join(options)} failed:\n{completed.stderr[-4000:]}")
+    return json.loads(completed.stdout.splitlines()[-1])
 
 
 def install_peers(folder: Path = PEERS, requirements: Path = REQUIREMENTS) -> None:
-    """Make the environment that peers run in, unless it is there."""
+    """Creates the Python environment of the peers, unless it is up to date with `requirements`."""
     stamp = folder / "installed"
     if stamp.exists() and stamp.stat().st_mtime >= requirements.stat().st_mtime:
         return
@@ -310,35 +314,31 @@ PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=PARTS, help="one part")
-    parser.add_argument("--rounds", type=int, default=5, help="of training")
-    parser.add_argument("--pieces", type=int, default=25, help="rounds of collecting")
-    parser.add_argument("--iterations", type=int, default=48, help="of training that are counted, in one round")
-    parser.add_argument("--layout", default="fused", help="of what only collects")
+    parser.add_argument("--only", choices=PARTS, help="one part (default: all)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of train and evaluate (default: 5)")
+    parser.add_argument("--share-rounds", type=int, default=25, help="rounds of share (default: 25)")
+    parser.add_argument("--iterations", type=int, default=48, help="counted iterations of train (default: 48)")
+    parser.add_argument("--layout", default="fused", help="layout of share (default: fused)")
     args = parser.parse_args()
-    found = {name: part(args) | {"settings": vars(args)} for name, part in PARTS.items() if args.only in (None, name)}
-    kept = RESULTS / "envs.json"
-    record = (
-        (json.loads(kept.read_text()) if args.only and kept.exists() else {})
-        | {
-            # Asked for last: how weft runs small programs is settled when JAX first meets its devices.
-            "platform": f"{jax.devices()[0].device_kind}, {os.cpu_count()} cores",
-            "versions": {"python": platform.python_version(), "jax": jax.__version__, "gymnasium": gym.__version__},
-        }
-        | found
-    )
+    parts = {name: part(args) | {"settings": vars(args)} for name, part in PARTS.items() if args.only in (None, name)}
+    results = RESULTS / "envs.json"
+    record = json.loads(results.read_text()) if args.only and results.exists() else {}
+    # After the parts: they configure XLA before JAX initialises its devices.
+    record["platform"] = f"{jax.devices()[0].device_kind}, {os.cpu_count()} cores"
+    record["versions"] = {"python": platform.python_version(), "jax": jax.__version__, "gymnasium": gym.__version__}
+    record |= parts
     text = "\n".join(table(record)) + "\n"
     sys.stdout.write(text)
     RESULTS.mkdir(exist_ok=True)
-    kept.write_text(json.dumps(record, indent=2) + "\n")
+    results.write_text(json.dumps(record, indent=2) + "\n")
     (RESULTS / "envs.md").write_text(text)
 
 
 def table(record: dict[str, Any]) -> Iterator[str]:
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     yield "<!-- Written by benchmarks/envs.py. -->"
-    yield f"{ENVS} environments, {record['platform']}, {versions}:"
-    yield "medians (least to most)."
+    yield f"{ENVS} environments, {record['platform']}, {versions}."
+    yield "Medians (minimum to maximum)."
     if "train" in record:
         yield from train_table(record["train"])
     if "evaluate" in record:
@@ -347,56 +347,47 @@ def table(record: dict[str, Any]) -> Iterator[str]:
         yield from share_table(record["share"])
 
 
-def train_table(found: dict[str, Any]) -> Iterator[str]:
-    settings = found["settings"]
-    peers = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+def train_table(part: dict[str, Any]) -> Iterator[str]:
+    settings = part["settings"]
+    peers = ", ".join(f"{name} {version}" for name, version in part["versions"].items())
     rounds = f"{settings['rounds']} rounds of {settings['iterations']} iterations"
-    yield from ("", f"PPO on Gymnasium's CartPole, {rounds}, beside {peers}.", "")
-    yield from ("| trained by | steps per second | return at the end, as each reports it |", "|---|---|---|")
-    for name, rate in found["steps_per_s"].items():
-        yield f"| {name} | {thousands(rate)} | {spread(found['return_mean'][name])} |"
-    yield from ("", "| ratio | measured |", "|---|---|")
-    for name, ratio in found["ratios"].items():
-        yield f"| {name} | {spread(ratio)} |"
+    yield from ("", f"PPO on Gymnasium's CartPole, {rounds}, compared with {peers}.", "")
+    yield from (
+        "| library, configuration | steps per second | final return, as reported by the library |",
+        "|---|---|---|",
+    )
+    for name, rate in part["steps_per_s"].items():
+        yield f"| {name} | {thousands(rate)} | {spread(part['return_mean'][name])} |"
+    yield from ("", "| ratio of steps per second | measured |", "|---|---|")
+    for name, values in part["ratios"].items():
+        yield f"| {name} | {spread(values)} |"
 
 
-def evaluate_table(found: dict[str, Any]) -> Iterator[str]:
-    settings = found["settings"]
+def evaluate_table(part: dict[str, Any]) -> Iterator[str]:
+    settings = part["settings"]
     rounds = f"{settings['rounds']} rounds of {EVAL_ITERATIONS} iterations"
-    yield from ("", f"The same training by weft, {rounds}, with 10 episodes played every {EVAL_EVERY:,} steps.", "")
-    yield from ("| evaluation | measured |", "|---|---|")
-    for name, rate in found["steps_per_s"].items():
+    yield from (
+        "",
+        f"The same training with weft, {rounds}, with an evaluation of 10 episodes every {EVAL_EVERY:,} steps.",
+    )
+    yield from ("", "| evaluations | measured |", "|---|---|")
+    for name, rate in part["steps_per_s"].items():
         yield f"| {name}, steps per second | {thousands(rate)} |"
-    yield f"| with / without | {spread(found['with / without'])} |"
+    yield f"| with / without | {spread(part['with / without'])} |"
 
 
-def share_table(found: dict[str, Any]) -> Iterator[str]:
-    settings = found["settings"]
-    pieces = f"layout {settings['layout']}, {settings['pieces']} rounds"
-    yield from ("", f"Acting and stepping without learning, {pieces}; microseconds are for one step of all")
-    yield from ("environments, and a share is the steps' own time over the whole.", "")
-    yield from ("| environment | what | measured |", "|---|---|---|")
-    for env_id, each in ((env_id, found[env_id]) for env_id in TICKS):
-        for name, us in each["us_per_tick"].items():
+def share_table(part: dict[str, Any]) -> Iterator[str]:
+    settings = part["settings"]
+    yield ""
+    rounds = f"layout {settings['layout']}, {settings['share_rounds']} rounds"
+    yield f"Collecting rollouts without learning, {rounds}. Microseconds are per tick,"
+    yield "which steps all environments once. A share is the time of the steps divided by the total time."
+    yield from ("", "| environment | quantity | measured |", "|---|---|---|")
+    for env_id in TICKS:
+        for name, us in part[env_id]["us_per_tick"].items():
             yield f"| {env_id} | {name}, microseconds | {spread(us)} |"
-        for name in ("share", "share by hand"):
-            yield f"| {env_id} | {name} | {spread(each[name])} |"
-
-
-def ratio(one: list[float], other: list[float]) -> dict[str, float]:
-    return summary([a / b for a, b in zip(one, other, strict=True)])
-
-
-def summary(values: list[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
-
-
-def spread(found: dict[str, float]) -> str:
-    return f"{found['median']:.3g} ({found['least']:.3g} to {found['most']:.3g})"
-
-
-def thousands(found: dict[str, float]) -> str:
-    return f"{found['median']:,.0f} ({found['least']:,.0f} to {found['most']:,.0f})"
+        yield f"| {env_id} | share, weft | {spread(part[env_id]['share'])} |"
+        yield f"| {env_id} | share, by hand | {spread(part[env_id]['share by hand'])} |"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""CartPole without its velocities: what cannot be seen must be remembered."""
+"""CartPole without velocities in the observations: a policy needs memory to balance the pole."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import numpy as np
 
 
 class HiddenVelocities(gym.ObservationWrapper):
-    """Shows where cart and pole are, not how fast they move."""
+    """CartPole whose observations have only the position of the cart and the angle of the pole."""
 
     def __init__(self) -> None:
         super().__init__(gym.make("CartPole-v1", disable_env_checker=True))

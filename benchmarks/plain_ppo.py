@@ -1,7 +1,7 @@
-"""PPO on gymnax, written by hand as one jitted function: what weft's fused layout is held against.
+"""PPO on gymnax, written by hand as one jitted function: the baseline for weft's fused layout.
 
-Nothing of weft is imported here. The loop does what `weft.algos.ppo` does with its default settings, in the same
-order, so the two must lower to the same program; `tests/algos/test_ppo.py` compares them.
+This module does not import weft. It computes the same operations as `weft.algos.ppo` with default settings, in the same
+order, so both must lower to the same program; `tests/algos/test_ppo.py` compares them.
 """
 
 import argparse
@@ -69,7 +69,7 @@ class Sample(NamedTuple):
 
 
 def make_ppo(num_envs=NUM_ENVS, horizon=HORIZON, epochs=EPOCHS, minibatches=MINIBATCHES, unroll=1):
-    """`init(key) -> state` and `step(state) -> (state, metrics)`."""
+    """Returns `init(key) -> state` and `step(state) -> (state, metrics)`."""
     env, params = gymnax.make(ENV)
     obs_size = math.prod(env.observation_space(params).shape)
     num_actions = env.action_space(params).n
@@ -99,9 +99,9 @@ def make_ppo(num_envs=NUM_ENVS, horizon=HORIZON, epochs=EPOCHS, minibatches=MINI
         key, key_act, key_env, key_learn = jax.random.split(state.key, 4)
         noise = jax.random.gumbel(key_act, (horizon, num_envs, num_actions), jnp.float32)
 
-        def tick(carry, now):
+        def tick(carry, inputs):
             env_state, obs = carry
-            noise_t, key_t = now
+            noise_t, key_t = inputs
             logits = policy(state.net, obs)
             action = jnp.argmax(logits + noise_t, axis=-1).astype(jnp.int32)
             env_state, next_obs, outcome = env_step(env_state, action, key_t)
@@ -169,12 +169,12 @@ def gae(trajectory, v_tm1, v_t):
     delta_t = trajectory.reward + GAMMA * jnp.where(trajectory.terminated, 0.0, v_t) - v_tm1
     decay_t = jnp.where(trajectory.terminated | truncated, 0.0, GAMMA * LAM)
 
-    def earlier(advantage_t, now):
-        delta, decay = now
+    def previous(advantage_t, inputs):
+        delta, decay = inputs
         advantage_tm1 = delta + decay * advantage_t
         return advantage_tm1, advantage_tm1
 
-    return lax.scan(earlier, jnp.zeros_like(v_t[-1]), (delta_t, decay_t), reverse=True, unroll=16)[1]
+    return lax.scan(previous, jnp.zeros_like(v_t[-1]), (delta_t, decay_t), reverse=True, unroll=16)[1]
 
 
 def init_net(key, obs_size, num_actions):
@@ -188,10 +188,10 @@ def init_net(key, obs_size, num_actions):
     )
 
 
-def init_torso(key, inputs):
+def init_torso(key, obs_size):
     keys = jax.random.split(key, len(HIDDEN))
-    sizes = zip((inputs, *HIDDEN), HIDDEN, keys, strict=False)
-    return [init_layer(key, rows, columns, scale=math.sqrt(2)) for rows, columns, key in sizes]
+    sizes = zip((obs_size, *HIDDEN), HIDDEN, keys, strict=False)
+    return [init_layer(key, inputs, outputs, scale=math.sqrt(2)) for inputs, outputs, key in sizes]
 
 
 def init_layer(key, inputs, outputs, scale):

@@ -32,8 +32,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from envs import install_peers, ratio, spread, summary, thousands
+from envs import install_peers
 from replay_parts import COMPARISONS, Comparison, Variant
+from summaries import ratio, spread, summary, thousands
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"

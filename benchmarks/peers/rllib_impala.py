@@ -68,13 +68,13 @@ def learned(result: dict[str, Any]) -> int:
 def config(args: argparse.Namespace) -> IMPALAConfig:
     """Translates the settings to RLlib's configuration, for its new API stack."""
     settings = args.settings
-    each = settings["envs"] // args.runners
+    envs_per_runner = settings["envs"] // args.runners
     return (
         IMPALAConfig()
         .environment(settings["env"])
         .env_runners(
             num_env_runners=args.runners,
-            num_envs_per_env_runner=each,
+            num_envs_per_env_runner=envs_per_runner,
             rollout_fragment_length=settings["horizon"],
         )
         .learners(num_learners=args.learners)
@@ -84,7 +84,7 @@ def config(args: argparse.Namespace) -> IMPALAConfig:
             )
         )
         .training(
-            train_batch_size_per_learner=each * settings["horizon"],
+            train_batch_size_per_learner=envs_per_runner * settings["horizon"],
             lr=settings["lr"],
             gamma=settings["gamma"],
             entropy_coeff=settings["entropy_weight"],

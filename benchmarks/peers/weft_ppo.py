@@ -55,8 +55,8 @@ def main() -> None:
         result = train_in_memory(algo, world, **settings, observers=[clock])
     else:
         with EvaluationObserver(algo, world, [clock], every=args.eval_every, episodes=10) as evaluations:
-            watching: dict[str, Any] = {"observers": [evaluations], "state_observers": [evaluations]}
-            result = train_in_memory(algo, world, **settings, **watching)
+            observers: dict[str, Any] = {"observers": [evaluations], "state_observers": [evaluations]}
+            result = train_in_memory(algo, world, **settings, **observers)
             evaluations.finish()
     first = min(steps for steps in times if steps >= args.uncounted * size)
     steps, seconds = result.steps - first, times[result.steps] - times[first]
