@@ -118,7 +118,7 @@ def test_every_update_of_every_iteration_is_made_after_the_warm_up():
 
 
 def test_an_action_space_of_numbers_is_refused():
-    with pytest.raises(WeftError, match="values of actions are for a Discrete action space.*use sac"):
+    with pytest.raises(WeftError, match="this algorithm needs a Discrete action space.*use sac"):
         train_in_memory(DQN(**SMALL), "gymnax:Pendulum-v1", steps=100)
 
 

@@ -1,4 +1,4 @@
-"""Spaces made by hypothesis, and batches of their elements."""
+"""Hypothesis strategies for spaces, and batches of their elements."""
 
 import gymnasium as gym
 import jax
@@ -11,11 +11,11 @@ from weft.envs.spaces import dtype, map_space
 SHAPES = st.lists(st.integers(1, 3), max_size=3).map(tuple)
 COUNTS = st.lists(st.integers(1, 4), min_size=1, max_size=3)
 BOXES = st.tuples(SHAPES, st.sampled_from([np.float32, np.float64, np.uint8, np.int64])).map(
-    lambda given: gym.spaces.Box(0, 5, given[0], given[1])
+    lambda pair: gym.spaces.Box(0, 5, pair[0], pair[1])
 )
 LEAVES = st.one_of(
     BOXES,
-    st.tuples(st.integers(1, 5), st.integers(-2, 2)).map(lambda given: gym.spaces.Discrete(given[0], start=given[1])),
+    st.tuples(st.integers(1, 5), st.integers(-2, 2)).map(lambda pair: gym.spaces.Discrete(pair[0], start=pair[1])),
     COUNTS.map(gym.spaces.MultiDiscrete),
     COUNTS.map(lambda counts: gym.spaces.MultiDiscrete([counts, counts])),
     st.integers(1, 4).map(gym.spaces.MultiBinary),
@@ -31,7 +31,7 @@ SPACES = st.recursive(
 
 
 def batch(space, *shape):
-    """Random elements with `shape` in front, in the arrays that environments give."""
+    """Returns random elements with leading axes `shape`, with the dtypes that environments use."""
 
     def leaf(part):
         part.seed(0)

@@ -28,7 +28,7 @@ def objective(net, obs):
     return jnp.sum(net.policy(obs).entropy()) + jnp.sum(jnp.square(net.value(obs) - 1.0))
 
 
-def test_plain_jax_takes_a_net_as_it_is(net):
+def test_a_net_works_with_plain_jax_transformations(net):
     optimiser = optax.sgd(1e-3)
     obs = jnp.ones((4, 3, 2))
 
@@ -43,7 +43,7 @@ def test_plain_jax_takes_a_net_as_it_is(net):
     assert (jnp.diff(losses) < 0).all()
 
 
-def test_every_parameter_matters(net, key):
+def test_every_parameter_has_a_gradient(net, key):
     obs = jax.random.normal(key, (4, 3, 2))
     net = jax.tree.map(lambda x: x + 0.1, net)
     noise = jnp.full((4, 3) if isinstance(net.policy(obs), Categorical) else (4, 2), 2.0)
@@ -56,7 +56,7 @@ def test_every_parameter_matters(net, key):
     assert all((jnp.abs(leaf) > 0).any() for leaf in jax.tree.leaves(jax.grad(loss)(net)))
 
 
-def test_batches_of_any_rank_give_the_same_rows(net, key):
+def test_leading_axes_do_not_change_the_results(net, key):
     obs = jax.random.normal(key, (5, 4, 3, 2))
     whole, rows = net.value(obs), net.value(obs.reshape(20, 3, 2))
     assert whole.shape == (5, 4) and net.value(obs[0, 0]).shape == ()
@@ -65,12 +65,12 @@ def test_batches_of_any_rank_give_the_same_rows(net, key):
         assert leaf.shape[:2] == (5, 4)
 
 
-def test_the_head_follows_the_action_space(key):
+def test_the_head_depends_on_the_action_space(key):
     assert isinstance(build(ACTIONS["discrete"], key).policy(jnp.ones((3, 2))), Categorical)
     assert isinstance(build(ACTIONS["continuous"], key).policy(jnp.ones((3, 2))), DiagonalGaussian)
 
 
-def test_a_shared_torso_is_moved_by_the_value_alone(key):
+def test_the_value_has_a_gradient_to_the_actor_torso_only_if_shared(key):
     obs = jnp.ones((4, 3, 2))
 
     def torso_gradient(shared):
@@ -80,23 +80,23 @@ def test_a_shared_torso_is_moved_by_the_value_alone(key):
     assert torso_gradient(shared=True) > 0 == torso_gradient(shared=False)
 
 
-def test_a_first_policy_is_near_even(key):
+def test_the_initial_policy_is_nearly_uniform(key):
     policy = build(ACTIONS["discrete"], key).policy(jax.random.normal(key, (50, 3, 2)))
     np.testing.assert_allclose(policy.entropy(), jnp.log(3.0), atol=1e-3)
 
 
-def test_layers_start_orthogonal(key):
+def test_linear_layers_have_orthogonal_initial_weights(key):
     weight = Linear(16, 8, scale=2.0, key=key).weight
     np.testing.assert_allclose(weight.T @ weight, 4 * jnp.eye(8), atol=1e-5)
 
 
-def test_no_hidden_layer_is_the_identity_torso(key):
+def test_an_mlp_without_hidden_layers_is_the_identity(key):
     x = jnp.ones((2, 6))
     assert MLP(6, (), activation="relu", key=key)(x) is x
     assert build(ACTIONS["discrete"], key, hidden=()).value(jnp.ones((2, 3, 2))).shape == (2,)
 
 
-def test_a_masked_observation_masks_the_policy_and_leaves_the_value_alone(key):
+def test_an_action_mask_changes_the_policy_but_not_the_value(key):
     masks = gym.spaces.MultiBinary(3)
     space = gym.spaces.Dict(observation=IMAGE, action_mask=masks)
     masked = ActorCritic(space, ACTIONS["discrete"], hidden=(8,), activation="tanh", shared=False, key=key)
@@ -111,7 +111,7 @@ def test_a_masked_observation_masks_the_policy_and_leaves_the_value_alone(key):
         ActorCritic(wrong, ACTIONS["discrete"], hidden=(8,), activation="tanh", shared=False, key=key)
 
 
-def test_a_squashed_policy_keeps_its_bounds(key):
+def test_a_squashed_policy_samples_within_the_bounds(key):
     settings = {"hidden": (8,), "activation": "tanh", "shared": True, "key": key}
     net = ActorCritic(IMAGE, ACTIONS["continuous"], **settings, squash=True)
     policy = net.policy(jnp.ones((4, 3, 2)))
@@ -119,7 +119,7 @@ def test_a_squashed_policy_keeps_its_bounds(key):
     assert jnp.abs(policy.sample(jnp.full((4, 2), 100.0))).max() <= 1
 
 
-def test_a_net_on_images_learns_in_one_step_what_plain_jax_asks(key):
+def test_a_gradient_step_on_images_lowers_the_loss(key):
     image = gym.spaces.Box(0, 255, (36, 36, 1), np.uint8)
     settings = {"hidden": (), "activation": "relu", "shared": True, "key": key}
     net = ActorCritic(image, ACTIONS["discrete"], **settings)

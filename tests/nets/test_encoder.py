@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from tests.nets.spaces import SPACES, batch
 from weft.errors import WeftError
 from weft.nets.conv import Impala, Nature
-from weft.nets.encoder import Encoder, Image, Numbers, is_masked, without_mask
+from weft.nets.encoder import Encoder, ImageEncoder, NumericEncoder, is_masked, without_mask
 
 
 def kind(space, torso="auto"):
     entries = jax.eval_shape(lambda key: Encoder(space, torso=torso, key=key), jax.random.key(0)).entries
-    return type(entries.network if isinstance(entries, Image) else entries)
+    return type(entries.network if isinstance(entries, ImageEncoder) else entries)
 
 
 def box(*shape, dtype=np.uint8):
@@ -23,7 +23,7 @@ def box(*shape, dtype=np.uint8):
 
 @hypothesis.settings(max_examples=15)
 @hypothesis.given(SPACES, st.sampled_from([(), (3,), (2, 3)]))
-def test_every_space_is_encoded_in_batches_of_any_rank(space, shape):
+def test_every_space_is_encoded_with_any_leading_axes(space, shape):
     encoder = Encoder(space, key=jax.random.key(0))
     features = encoder(batch(space, *shape))
     assert features.shape == (*shape, encoder.size) and features.dtype == jnp.float32
@@ -32,7 +32,7 @@ def test_every_space_is_encoded_in_batches_of_any_rank(space, shape):
 
 @hypothesis.settings(max_examples=15)
 @hypothesis.given(SPACES)
-def test_an_encoding_without_images_is_what_gymnasium_flattens_to(space):
+def test_encoding_without_images_equals_gymnasiums_flatten(space):
     rows = batch(space, 2)
     features = Encoder(space, torso="mlp", key=jax.random.key(0))(rows)
     for i, row in enumerate(features):
@@ -42,7 +42,7 @@ def test_an_encoding_without_images_is_what_gymnasium_flattens_to(space):
 
 
 def unscaled(space):
-    """The space in which bytes are fractions and everything is a float."""
+    """Returns the space with float entries, and with bytes rescaled to fractions."""
     if isinstance(space, gym.spaces.Dict):
         return gym.spaces.Dict({name: unscaled(part) for name, part in space.items()})
     if isinstance(space, gym.spaces.Tuple):
@@ -64,17 +64,17 @@ def unscaled_element(space, x):
         (box(84, 84, 4), "auto", Nature),
         (box(4, 84, 84), "auto", Nature),
         (box(36, 40, 3), "auto", Nature),
-        (box(35, 84, 3), "auto", Numbers),
-        (box(84, 84), "auto", Numbers),
-        (box(84, 84, 4, dtype=np.float32), "auto", Numbers),
+        (box(35, 84, 3), "auto", NumericEncoder),
+        (box(84, 84), "auto", NumericEncoder),
+        (box(84, 84, 4, dtype=np.float32), "auto", NumericEncoder),
         (box(84, 84, 4, dtype=np.float32), "nature", Nature),
-        (box(84, 84, 4), "mlp", Numbers),
+        (box(84, 84, 4), "mlp", NumericEncoder),
         (box(84, 84, 4), "impala", Impala),
         (box(10, 10, 4, dtype=np.float32), "impala", Impala),
     ],
     ids=str,
 )
-def test_the_torso_follows_the_space_unless_it_is_asked_for(space, torso, expected):
+def test_the_torso_depends_on_the_space_unless_it_is_given(space, torso, expected):
     assert kind(space, torso) is expected
 
 
@@ -86,7 +86,7 @@ def test_channels_are_the_shorter_of_the_first_and_the_last_axis(key):
     np.testing.assert_allclose(ours(last), theirs(first), rtol=1e-4, atol=1e-5)
 
 
-def test_images_beside_vectors_have_a_network_of_their_own(key):
+def test_each_image_of_a_dict_has_its_own_network(key):
     space = gym.spaces.Dict(left=box(36, 36, 1), right=box(36, 36, 1), speed=gym.spaces.Box(-1, 1, (2,)))
     encoder = Encoder(space, key=key)
     obs = batch(space, 2, 3)
@@ -96,7 +96,7 @@ def test_images_beside_vectors_have_a_network_of_their_own(key):
     np.testing.assert_array_equal(encoder(obs)[..., -2:], obs["speed"])
 
 
-def test_bytes_are_scaled_once(key):
+def test_bytes_are_rescaled_exactly_once(key):
     image = box(36, 36, 2)
     encoder = Encoder(image, key=key)
     obs = batch(image, 2)
@@ -106,16 +106,16 @@ def test_bytes_are_scaled_once(key):
     np.testing.assert_allclose(vector(jnp.array([0, 255], jnp.uint8)), [0, 1])
 
 
-def test_what_cannot_be_encoded_is_refused(key):
+def test_spaces_that_cannot_be_encoded_are_rejected(key):
     with pytest.raises(WeftError, match="is not supported"):
         Encoder(gym.spaces.Text(4), key=key)
-    with pytest.raises(WeftError, match="torso=nature is for images"):
+    with pytest.raises(WeftError, match="torso=nature needs images"):
         Encoder(gym.spaces.Box(0, 1, (4,)), torso="nature", key=key)
-    with pytest.raises(WeftError, match="at least 36 pixels a side.*10x10: use torso=impala"):
+    with pytest.raises(WeftError, match="at least 36 pixels per side.*10x10: use torso=impala"):
         Encoder(box(10, 10, 4), torso="nature", key=key)
 
 
-def test_only_an_observation_with_its_mask_is_masked():
+def test_only_a_dict_of_observation_and_action_mask_is_masked():
     vector, mask = gym.spaces.Box(0, 1, (4,)), gym.spaces.MultiBinary(3)
     masked = gym.spaces.Dict(observation=vector, action_mask=mask)
     assert is_masked(masked) and without_mask(masked) == vector

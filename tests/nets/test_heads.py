@@ -17,7 +17,7 @@ ACTIONS = gym.spaces.Dict(
 
 
 def mask_space(space):
-    """The space of masks that has the structure of `space`."""
+    """Returns the space of action masks with the structure of `space`."""
     if isinstance(space, gym.spaces.Dict):
         return gym.spaces.Dict({name: mask_space(part) for name, part in space.items()})
     if isinstance(space, gym.spaces.Tuple):
@@ -51,8 +51,8 @@ def within(space, action):
 
 @hypothesis.settings(max_examples=6)
 @hypothesis.given(SPACES)
-def test_what_a_mask_rules_out_is_never_taken(space):
-    """One choice of every coordinate is left: it is taken, for certain."""
+def test_a_masked_action_is_never_taken(space):
+    """The mask leaves one action for each coordinate, which is always taken."""
 
     def last_of_each(part):
         if choices(part) is None:
@@ -71,14 +71,16 @@ def test_what_a_mask_rules_out_is_never_taken(space):
             assert (action == np.reshape(choices(part), part.shape) - 1).all()
 
 
-def test_a_mask_leaves_the_rest_as_it_was_and_gradients_finite(key):
+def test_a_mask_keeps_the_other_logits_and_finite_gradients(key):
     space = gym.spaces.MultiDiscrete([2, 4])
     head, features = policy_head(space, 4, key=key), jax.random.normal(key, (5, 4))
-    free = head(features)
-    assert free.logits.shape == (5, 2, 4)
+    unmasked = head(features)
+    assert unmasked.logits.shape == (5, 2, 4)
     all_allowed = head(features, jnp.ones((5, 6), bool))
-    np.testing.assert_array_equal(free.logits, all_allowed.logits)
-    assert (jnp.exp(free.log_prob(jnp.array([[3, 0]] * 5, jnp.int32))) == 0).all(), "there are two choices, not four"
+    np.testing.assert_array_equal(unmasked.logits, all_allowed.logits)
+    assert (jnp.exp(unmasked.log_prob(jnp.array([[3, 0]] * 5, jnp.int32))) == 0).all(), (
+        "the first coordinate has two values, not four"
+    )
 
     def objective(head, mask):
         policy = head(features, mask)
@@ -98,12 +100,12 @@ def test_a_mask_leaves_the_rest_as_it_was_and_gradients_finite(key):
     ],
     ids=str,
 )
-def test_a_mask_that_does_not_fit_is_refused(mask):
+def test_a_mask_of_the_wrong_structure_is_rejected(mask):
     with pytest.raises(WeftError, match="action mask"):
         check_mask(mask, ACTIONS)
 
 
-def test_a_dict_may_leave_out_what_is_not_masked(key):
+def test_a_dict_of_masks_may_omit_entries(key):
     check_mask(gym.spaces.Dict(tool=gym.spaces.MultiBinary(3)), ACTIONS)
     head, features = policy_head(ACTIONS, 4, key=key), jnp.ones((5, 4))
     policy = head(features, {"tool": jnp.array([[0, 0, 1]] * 5, jnp.int8)})
@@ -112,7 +114,7 @@ def test_a_dict_may_leave_out_what_is_not_masked(key):
 
 
 @pytest.mark.parametrize("low", [-np.inf, 5.0, -3e38])
-def test_only_a_box_with_bounds_everywhere_is_squashed(low, key):
+def test_a_box_without_finite_bounds_is_not_squashed(low, key):
     high = 3e38 if low == -3e38 else 5.0
     space = gym.spaces.Box(np.float32([0, low]), np.float32([1, high]))
     policy = policy_head(space, 4, squash=True, key=key)(jnp.ones((3, 4)))

@@ -14,8 +14,8 @@ SETTINGS = {"hidden": (8,), "activation": "tanh", "shared": False, "torso": "aut
 
 
 def make(memory, key, observation_space=SPACES[0], **settings):
-    given = SETTINGS | settings
-    return build(observation_space, SPACES[1], memory=memory, memory_size=6, key=key, **given)
+    settings = SETTINGS | settings
+    return build(observation_space, SPACES[1], memory=memory, memory_size=6, key=key, **settings)
 
 
 def test_a_gru_equals_equinox(key):
@@ -46,7 +46,7 @@ def test_an_lstm_equals_equinox(key):
 
 
 @pytest.mark.parametrize(("memory", "shared"), [("gru", False), ("lstm", True)])
-def test_every_parameter_matters_and_is_an_array(memory, shared, key):
+def test_every_parameter_is_an_array_and_has_a_gradient(memory, shared, key):
     net = jax.tree.map(lambda x: x + 0.1, make(memory, key, shared=shared))
     past = Past(jax.tree.map(lambda x: x[None], net.initial(2)), jnp.zeros((5, 2), bool))
     obs = jax.random.normal(key, (5, 2, 3))
@@ -64,12 +64,12 @@ def test_every_parameter_matters_and_is_an_array(memory, shared, key):
 
 
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
-def test_memories_lead_with_the_environments(memory, key):
-    """Replicas share them out along that axis."""
+def test_the_first_axis_of_a_memory_is_the_environment(memory, key):
+    """A layout divides memories among replicas along that axis."""
     assert all(leaf.shape == (7, 6) for leaf in jax.tree.leaves(make(memory, key).initial(7)))
 
 
-def test_what_was_seen_before_changes_the_policy(key):
+def test_earlier_observations_change_the_output(key):
     net = make("gru", key)
     obs = jnp.ones((1, 3))
     fresh = see(net, net.initial(1), obs)
@@ -78,7 +78,7 @@ def test_what_was_seen_before_changes_the_policy(key):
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_policy_and_value_remember_together_only_if_shared(shared, key):
+def test_policy_and_value_share_a_memory_only_if_shared(shared, key):
     net = make("gru", key, shared=shared)
     grads = jax.grad(lambda net: jnp.sum(net.value(see(net, net.initial(2), jnp.ones((2, 3)))[1])))(net)
     assert len(net.memories) == (1 if shared else 2)
@@ -86,7 +86,7 @@ def test_policy_and_value_remember_together_only_if_shared(shared, key):
     assert shared or all((leaf == 0).all() for leaf in jax.tree.leaves(grads.memories[0]))
 
 
-def test_a_mask_goes_past_the_memory(key):
+def test_the_action_mask_bypasses_the_memory(key):
     space = gym.spaces.Dict(observation=SPACES[0], action_mask=gym.spaces.MultiBinary(2))
     net = make("gru", key, space)
     obs = {"observation": jnp.ones((4, 3)), "action_mask": jnp.array([[1, 0]] * 4, jnp.int8)}
@@ -97,5 +97,5 @@ def test_a_mask_goes_past_the_memory(key):
     jax.tree.map(np.testing.assert_array_equal, see(net, net.initial(4), unmasked)[0], memory)
 
 
-def test_no_memory_is_the_plain_network(key):
+def test_without_memory_the_network_is_not_recurrent(key):
     assert not isinstance(make("none", key), Recurrent)

@@ -17,7 +17,7 @@ def make(key, space=MASKED["observation"], memory="gru", **settings):
 
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
 @pytest.mark.parametrize("dueling", [False, True])
-def test_going_through_again_is_going_step_by_step(key, memory, dueling):
+def test_unrolling_equals_stepping(key, memory, dueling):
     net, obs = make(key, memory=memory, dueling=dueling), jax.random.normal(key, (5, 4, 3))
     ended = jnp.zeros((5, 4), bool)
     now, values = initial(net, 4), []
@@ -28,14 +28,14 @@ def test_going_through_again_is_going_step_by_step(key, memory, dueling):
     np.testing.assert_allclose(net(unroll(net, obs, Past(start, ended))[0]), jnp.stack(values), rtol=1e-5, atol=1e-6)
 
 
-def test_what_was_seen_before_changes_what_is_thought_now(key):
+def test_earlier_observations_change_the_values(key):
     net = make(key)
     _, fresh = see(net, initial(net, 4), jnp.ones((4, 3)))
     memory, _ = see(net, initial(net, 4), -jnp.ones((4, 3)))
     assert not np.allclose(net(fresh), net(see(net, memory, jnp.ones((4, 3)))[1]))
 
 
-def test_a_mask_passes_by_the_memory(key):
+def test_the_action_mask_bypasses_the_memory(key):
     net = make(key, space=MASKED)
     obs = {"action_mask": jnp.array([[1, 0]], jnp.int8), "observation": jnp.ones((1, 3))}
     _, seen = see(net, initial(net, 1), obs)

@@ -1,4 +1,4 @@
-"""A policy and a value function, on torsos of their own or on one that they share.
+"""Actor-critic networks: a policy and a value function, with separate torsos or a shared one.
 
 >>> import jax, jax.numpy as jnp
 >>> spaces = gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2)
@@ -22,22 +22,22 @@ from weft.ops.distributions import Distribution
 
 
 class Net(Protocol):
-    """What algorithms need of a network: it may be anyone's, as long as its leaves are arrays.
+    """The interface that on-policy algorithms need. All leaves of a network must be arrays.
 
-    Observations come with any axes in front, and so do results.
+    Observations may have any leading axes; results have the same.
     """
 
     def policy(self, obs: Any, /) -> Distribution:
-        """The distribution over actions."""
+        """Returns the distribution over actions."""
         ...
 
     def value(self, obs: Any, /) -> jax.Array:
-        """The return expected from there."""
+        """Returns the expected return."""
         ...
 
 
 class Torso(eqx.Module):
-    """Observations to features: an encoder, and hidden layers on what it gives."""
+    """Maps observations to features: an encoder, then hidden layers."""
 
     encoder: Encoder
     layers: MLP
@@ -46,7 +46,7 @@ class Torso(eqx.Module):
     def __init__(
         self, space: gym.Space, hidden: tuple[int, ...], *, activation: Activation, torso: TorsoKind, key: jax.Array
     ):
-        # An encoder without images has nothing to draw, and then leaves the key to the layers.
+        # An encoder without images has no random parameters, so the layers use the whole key.
         key_encoder, key_layers = jax.random.split(key) if has_images(space, torso) else (key, key)
         self.encoder = Encoder(space, torso=torso, key=key_encoder)
         self.layers = MLP(self.encoder.size, hidden, activation=activation, key=key_layers)
@@ -57,9 +57,9 @@ class Torso(eqx.Module):
 
 
 class ActorCritic(eqx.Module):
-    """`policy(obs)` is a distribution over actions, `value(obs)` the return expected from there.
+    """A policy and a value function.
 
-    Unless `shared`, each has a torso of its own: with images that is two convolutional networks, so share it there.
+    Unless `shared`, each has its own torso. With images that is two convolutional networks, so share the torso there.
     """
 
     actor_torso: Torso
@@ -92,8 +92,8 @@ class ActorCritic(eqx.Module):
         self.critic = Linear(features, 1, scale=1.0, key=key_value)
 
     def policy(self, obs: Any) -> Distribution:
-        seen, mask = (obs["observation"], obs["action_mask"]) if self.masked else (obs, None)
-        return self.head(self.actor_torso(seen), mask)
+        inputs, mask = (obs["observation"], obs["action_mask"]) if self.masked else (obs, None)
+        return self.head(self.actor_torso(inputs), mask)
 
     def value(self, obs: Any) -> Float[Array, "*batch"]:
         torso = self.actor_torso if self.critic_torso is None else self.critic_torso

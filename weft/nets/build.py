@@ -1,4 +1,4 @@
-"""The network that settings describe.
+"""Builds the network that an algorithm's settings describe.
 
 >>> import gymnasium as gym, jax
 >>> settings = {"hidden": (64,), "activation": "tanh", "shared": True, "torso": "auto", "squash": False}
@@ -25,7 +25,7 @@ def build(
     key: jax.Array,
     **settings: Any,
 ) -> Net:
-    """An actor-critic network, with a memory if one is asked for."""
+    """Returns an actor-critic network, recurrent unless `memory` is "none"."""
     if memory == "none":
         return ActorCritic(observation_space, action_space, key=key, **settings)
     return Recurrent(observation_space, action_space, memory=memory, memory_size=memory_size, key=key, **settings)

@@ -1,6 +1,6 @@
-"""Convolutional networks for images: the one of Nature's DQN, and the residual one of IMPALA.
+"""Convolutional networks for images: that of the Nature DQN paper, and the residual network of IMPALA.
 
-Images come with any axes before height, width and channels, of which there are `sides` and `channels`.
+Images may have any leading axes before height, width and channels. `sides` is (height, width).
 
 >>> import jax, jax.numpy as jnp
 >>> net = Nature((36, 36), 4, key=jax.random.key(0))
@@ -21,7 +21,7 @@ GAIN = float(np.sqrt(2))
 
 
 class Conv(eqx.Module):
-    """A convolution over height and width, orthogonal at first."""
+    """A convolution over height and width with orthogonal initial weights."""
 
     weight: Float[Array, "height width inputs outputs"]
     bias: Float[Array, " outputs"]
@@ -47,7 +47,7 @@ class Nature(eqx.Module):
     size: int = eqx.field(static=True)
 
     SMALLEST = 36
-    """Of sides shorter than this nothing is left for the last convolution."""
+    """The shortest side for which the last convolution has an input."""
 
     def __init__(self, sides: tuple[int, int], channels: int, *, key: jax.Array):
         *keys, key_last = jax.random.split(key, 4)
@@ -62,14 +62,14 @@ class Nature(eqx.Module):
         self.last = Linear(sides[0] * sides[1] * 64, self.size, scale=GAIN, key=key_last)
 
     def __call__(self, x: Float[Array, "*batch height width channels"]) -> Float[Array, "*batch features"]:
-        batch, x = _flat_batch(x)
+        batch, x = _flatten_batch(x)
         for layer in self.layers:
             x = jax.nn.relu(layer(x))
         return _features(self.last, batch, x)
 
 
 class Residual(eqx.Module):
-    """Two convolutions, added to what they were given."""
+    """A residual block of two convolutions."""
 
     first: Conv
     second: Conv
@@ -91,7 +91,7 @@ class Impala(eqx.Module):
     size: int = eqx.field(static=True)
 
     SMALLEST = 1
-    """Padding keeps something of the smallest image."""
+    """The padding makes any size possible."""
 
     def __init__(self, sides: tuple[int, int], channels: int, *, key: jax.Array):
         *keys, key_last = jax.random.split(key, 4)
@@ -103,9 +103,9 @@ class Impala(eqx.Module):
         self.last = Linear(sides[0] * sides[1] * widths[-1], self.size, scale=GAIN, key=key_last)
 
     def __call__(self, x: Float[Array, "*batch height width channels"]) -> Float[Array, "*batch features"]:
-        batch, x = _flat_batch(x)
+        batch, x = _flatten_batch(x)
         for conv, first, second in self.sections:
-            x = second(first(_halved(conv(x))))
+            x = second(first(_max_pool(conv(x))))
         return _features(self.last, batch, jax.nn.relu(x))
 
 
@@ -115,12 +115,12 @@ def _section(inputs: int, outputs: int, key: jax.Array) -> tuple[Conv, Residual,
     return conv, Residual(outputs, key=key_first), Residual(outputs, key=key_second)
 
 
-def _halved(x: jax.Array) -> jax.Array:
-    """The largest of every 3x3 neighbourhood, at every other place."""
+def _max_pool(x: jax.Array) -> jax.Array:
+    """Max pooling over 3x3 windows with stride 2."""
     return lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
 
 
-def _flat_batch(x: jax.Array) -> tuple[tuple[int, ...], jax.Array]:
+def _flatten_batch(x: jax.Array) -> tuple[tuple[int, ...], jax.Array]:
     return x.shape[:-3], x.reshape(-1, *x.shape[-3:])
 
 

@@ -1,15 +1,15 @@
-"""From observations of any space to features: what the first layers of a network are follows from the space.
+"""Encodes observations of any space as features. The first layers of a network depend on the observation space:
 
-- numbers (a Box) are taken as they are, in a row; bytes are divided by 255 here, on the device, and nowhere before;
-- an image (a Box of three axes, of bytes, both sides at least 36) goes through a convolutional network of its own. Its
-  channels are the first or the last axis, whichever is shorter, and the last if they are equal;
-- a choice (Discrete, MultiDiscrete) becomes one-hot, MultiBinary numbers;
-- the entries of a Dict or Tuple are encoded one by one and joined.
+- a Box is flattened; bytes are divided by 255 here, on the device, and not before;
+- an image (a Box of bytes with three axes, both sides at least 36) goes through its own convolutional network. Its
+  channel axis is the shorter of the first and the last axis, and the last if they are equal;
+- Discrete and MultiDiscrete are one-hot encoded, MultiBinary is flattened;
+- the entries of a Dict or Tuple are encoded separately and concatenated.
 
-`torso` overrides the second rule: with "mlp" nothing is an image; with "nature" or "impala" every Box of three axes is.
+`torso` overrides the second rule: with "mlp" no Box is an image; with "nature" or "impala" any Box with three axes is.
 
-A Dict of exactly `observation` and `action_mask` is an observation with a mask: the mask is not encoded. It is for
-policies, which never choose what it marks 0.
+A Dict with exactly the keys `observation` and `action_mask` is an observation with an action mask. The mask is not
+encoded; the policy uses it to rule out the actions that it marks 0.
 
 >>> import jax, jax.numpy as jnp
 >>> space = gym.spaces.Dict(place=gym.spaces.Discrete(5), speed=gym.spaces.Box(-1, 1, (2,)))
@@ -38,18 +38,18 @@ NETWORKS = {"auto": Nature, "nature": Nature, "impala": Impala}
 MASKED = {"observation", "action_mask"}
 
 
-class Numbers(eqx.Module):
-    """Numbers as they are, in a row; bytes between 0 and 1."""
+class NumericEncoder(eqx.Module):
+    """Flattens numbers, and rescales bytes to 0 to 1."""
 
     rank: int = eqx.field(static=True)
     size: int = eqx.field(static=True)
 
     def __call__(self, x: Num[Array, "*batch_and_shape"]) -> Float[Array, "*batch size"]:
-        return scaled(x).reshape(*x.shape[: x.ndim - self.rank], -1)
+        return to_float(x).reshape(*x.shape[: x.ndim - self.rank], -1)
 
 
-class Choices(eqx.Module):
-    """Choices one-hot, in a row. They count from `starts`."""
+class OneHotEncoder(eqx.Module):
+    """One-hot encodes discrete values and concatenates the results. The values of entry i start at `starts[i]`."""
 
     rank: int = eqx.field(static=True)
     counts: tuple[int, ...] = eqx.field(static=True)
@@ -61,13 +61,13 @@ class Choices(eqx.Module):
 
     def __call__(self, x: Int[Array, "*batch_and_shape"]) -> Float[Array, "*batch size"]:
         flat = x.reshape(*x.shape[: x.ndim - self.rank], len(self.counts))
-        owner = np.repeat(np.arange(len(self.counts)), self.counts)
+        entry = np.repeat(np.arange(len(self.counts)), self.counts)
         value = np.concatenate([start + np.arange(n) for start, n in zip(self.starts, self.counts, strict=True)])
-        return (flat[..., owner] == value.astype(x.dtype)).astype(jnp.float32)
+        return (flat[..., entry] == value.astype(x.dtype)).astype(jnp.float32)
 
 
-class Image(eqx.Module):
-    """Images through a convolutional network."""
+class ImageEncoder(eqx.Module):
+    """Encodes images by a convolutional network."""
 
     network: Nature | Impala
     channels_first: bool = eqx.field(static=True)
@@ -77,17 +77,17 @@ class Image(eqx.Module):
         return self.network.size
 
     def __call__(self, x: Num[Array, "*batch_and_shape"]) -> Float[Array, "*batch size"]:
-        return self.network(scaled(jnp.moveaxis(x, -3, -1) if self.channels_first else x))
+        return self.network(to_float(jnp.moveaxis(x, -3, -1) if self.channels_first else x))
 
 
 class Encoder(eqx.Module):
-    """Observations of a space to features, joined over its entries; `size` of them."""
+    """Encodes observations of a space as one vector of `size` features."""
 
     entries: Any
 
     def __init__(self, space: gym.Space, *, torso: TorsoKind = "auto", key: jax.Array):
         if torso in ("nature", "impala") and not has_images(space, torso):
-            raise WeftError(f"torso={torso} is for images (a Box of three axes), and {space} has none: use torso=auto")
+            raise WeftError(f"torso={torso} needs images (a Box with three axes), and {space} has none: use torso=auto")
         entries, structure = _entries(space)
         keys = jax.random.split(key, len(entries))
         self.entries = structure.unflatten(
@@ -104,27 +104,27 @@ class Encoder(eqx.Module):
 
 
 def is_masked(space: gym.Space) -> TypeGuard[gym.spaces.Dict]:
-    """Whether observations of a space come with a mask of actions."""
+    """Whether observations of a space include an action mask."""
     return isinstance(space, gym.spaces.Dict) and set(space.spaces) == MASKED
 
 
 def mask_of(space: gym.Space, obs: Any) -> Any:
-    """The mask of actions that an observation of a space comes with, if it does."""
+    """Returns the action mask in an observation, or None if the space has none."""
     return obs["action_mask"] if is_masked(space) else None
 
 
 def without_mask(space: gym.Space) -> gym.Space:
-    """The part of an observation space that is encoded."""
+    """Returns the observation space without the action mask."""
     return space["observation"] if is_masked(space) else space
 
 
 def has_images(space: gym.Space, torso: TorsoKind) -> bool:
-    """Whether anything in a space goes through a convolutional network."""
+    """Whether any entry of a space goes through a convolutional network."""
     return any(_is_image(entry, torso) for entry in _entries(space)[0])
 
 
-def scaled(x: Num[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Numbers to compute with: floats, and bytes between 0 and 1."""
+def to_float(x: Num[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Converts to float32, and rescales bytes to 0 to 1."""
     return x.astype(jnp.float32) / 255.0 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
 
 
@@ -132,15 +132,15 @@ def _entries(space: gym.Space) -> tuple[list[gym.Space], Any]:
     return jax.tree.flatten(map_space(lambda entry: entry, space))
 
 
-def _encoder(space: gym.Space, torso: TorsoKind, key: jax.Array) -> Numbers | Choices | Image:
+def _encoder(space: gym.Space, torso: TorsoKind, key: jax.Array) -> NumericEncoder | OneHotEncoder | ImageEncoder:
     assert space.shape is not None
     if _is_image(space, torso):
         return _image(space, torso, key)
     counts = choices(space)
     if counts is None or isinstance(space, gym.spaces.MultiBinary):
-        return Numbers(len(space.shape), math.prod(space.shape))
+        return NumericEncoder(len(space.shape), math.prod(space.shape))
     starts = np.broadcast_to(np.asarray(getattr(space, "start", 0)), space.shape).reshape(-1)
-    return Choices(len(space.shape), counts, tuple(int(start) for start in starts))
+    return OneHotEncoder(len(space.shape), counts, tuple(int(start) for start in starts))
 
 
 def _is_image(space: gym.Space, torso: TorsoKind) -> bool:
@@ -149,16 +149,16 @@ def _is_image(space: gym.Space, torso: TorsoKind) -> bool:
     return torso != "auto" or (space.dtype == np.uint8 and min(_sides(space.shape)) >= Nature.SMALLEST)
 
 
-def _image(space: gym.Space, torso: TorsoKind, key: jax.Array) -> Image:
+def _image(space: gym.Space, torso: TorsoKind, key: jax.Array) -> ImageEncoder:
     assert space.shape is not None
     network, sides = NETWORKS[torso], _sides(space.shape)
     if min(sides) < network.SMALLEST:
         raise WeftError(
-            f"torso={torso} needs images of at least {network.SMALLEST} pixels a side, and {space} has "
+            f"torso={torso} needs images of at least {network.SMALLEST} pixels per side, and {space} has "
             f"{sides[0]}x{sides[1]}: use torso=impala for small images, or torso=mlp"
         )
     first = _channels_first(space.shape)
-    return Image(network(sides, space.shape[0 if first else -1], key=key), first)
+    return ImageEncoder(network(sides, space.shape[0 if first else -1], key=key), first)
 
 
 def _channels_first(shape: tuple[int, ...]) -> bool:
@@ -170,4 +170,4 @@ def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _is_encoder(entry: Any) -> bool:
-    return isinstance(entry, Numbers | Choices | Image)
+    return isinstance(entry, NumericEncoder | OneHotEncoder | ImageEncoder)

@@ -1,13 +1,13 @@
-"""From features to a distribution over actions: what the last layer of a policy is follows from the action space.
+"""Policy heads: map features to a distribution over actions. The head depends on the action space.
 
-Choices (Discrete, MultiDiscrete, MultiBinary) get logits, numbers (a Box) a normal distribution, and a Dict or Tuple of
-those one head per entry. With `squash` a normal distribution over a Box that is bounded everywhere keeps its bounds; a
-Box that is not stays as it is without.
+Discrete, MultiDiscrete and MultiBinary actions get logits, a Box gets a normal distribution, and a Dict or Tuple gets
+one head per entry. With `squash` the normal distribution over a bounded Box is squashed onto its bounds; an unbounded
+Box is not affected.
 
-A mask says which choices there are: 1 for one that may be taken and 0 for one that may not. It has one entry per logit,
-so for a MultiDiscrete those of all its parts one after another, and for a Dict or Tuple its structure. Numbers have
-none: what a mask says of them does not matter, and a Dict may leave out whatever is not masked. If every choice is
-ruled out (as after the end of an episode, where no action is taken) all are alike.
+An action mask is 1 for each valid action and 0 for each invalid one. It has one entry per logit: for a MultiDiscrete
+the entries of all its parts concatenated, and for a Dict or Tuple one mask per entry. The mask of a Box is ignored, and
+a Dict may omit entries without a mask. If all actions are invalid (as after the end of an episode, where no action is
+taken), all are equally likely.
 
 >>> import jax, jax.numpy as jnp
 >>> head = policy_head(gym.spaces.Discrete(3), 8, key=jax.random.key(0))
@@ -38,12 +38,12 @@ from weft.ops.distributions import (
     choices,
 )
 
-# Small first logits and means: exploration starts out even, whatever the features (Andrychowicz et al. 2021).
+# Small initial logits and means make the initial policy nearly uniform for any features (Andrychowicz et al. 2021).
 POLICY_SCALE = 0.01
 
 
 class CategoricalHead(eqx.Module):
-    """Features to one of several choices, for each coordinate of an action."""
+    """Maps features to a categorical distribution for each coordinate of an action."""
 
     logits: Linear
     counts: tuple[int, ...] = eqx.field(static=True)
@@ -58,18 +58,18 @@ class CategoricalHead(eqx.Module):
         return Categorical(self._by_coordinate(logits), len(self.shape))
 
     def _by_coordinate(self, logits: jax.Array) -> jax.Array:
-        """A row of logits per coordinate; where some have fewer choices the others are ruled out."""
-        batch, most = logits.shape[:-1], max(self.counts)
-        if min(self.counts) < most:
+        """Returns one row of logits per coordinate, padded with `RULED_OUT` to the same length."""
+        batch, longest = logits.shape[:-1], max(self.counts)
+        if min(self.counts) < longest:
             parts = jnp.split(logits, np.cumsum(self.counts)[:-1], axis=-1)
-            beside = [(0, 0)] * len(batch)
-            filled = [jnp.pad(x, [*beside, (0, most - x.shape[-1])], constant_values=RULED_OUT) for x in parts]
-            logits = jnp.concatenate(filled, axis=-1)
-        return logits.reshape(*batch, *self.shape, most)
+            no_padding = [(0, 0)] * len(batch)
+            padded = [jnp.pad(x, [*no_padding, (0, longest - x.shape[-1])], constant_values=RULED_OUT) for x in parts]
+            logits = jnp.concatenate(padded, axis=-1)
+        return logits.reshape(*batch, *self.shape, longest)
 
 
 class GaussianHead(eqx.Module):
-    """Features to a normal distribution whose spread is learned, but is the same in every state."""
+    """Maps features to a normal distribution with a trained standard deviation that is the same in every state."""
 
     mean: Linear
     log_std: Float[Array, "*shape"]
@@ -87,7 +87,7 @@ class GaussianHead(eqx.Module):
 
 
 class ProductHead(eqx.Module):
-    """Features to the actions of a Dict or Tuple, entry by entry."""
+    """Maps features to the actions of a Dict or Tuple, with one head per entry."""
 
     parts: dict[str, Any] | tuple[Any, ...]
 
@@ -102,7 +102,7 @@ Head = CategoricalHead | GaussianHead | ProductHead
 
 
 def policy_head(space: gym.Space, features: int, *, squash: bool = False, key: jax.Array) -> Head:
-    """The last layer of a policy over `space`."""
+    """Returns the last layer of a policy over `space`."""
     if isinstance(space, gym.spaces.Dict):
         keys = jax.random.split(key, len(space.spaces))
         parts = zip(space.spaces.items(), keys, strict=True)
@@ -115,7 +115,7 @@ def policy_head(space: gym.Space, features: int, *, squash: bool = False, key: j
 
 
 def check_mask(mask: gym.Space, actions: gym.Space) -> None:
-    """Refuse a space of masks that does not fit the actions that they are for."""
+    """Raises `WeftError` if a space of action masks does not fit the action space."""
     if isinstance(actions, gym.spaces.Dict) and isinstance(mask, gym.spaces.Dict) and set(mask) <= set(actions):
         for name, part in mask.items():
             check_mask(part, actions[name])
@@ -125,12 +125,12 @@ def check_mask(mask: gym.Space, actions: gym.Space) -> None:
     elif isinstance(actions, gym.spaces.Dict | gym.spaces.Tuple) or mask.shape is None:
         raise WeftError(f"action mask {mask} does not have the structure of the actions {actions}")
     elif choices(actions) is not None and math.prod(mask.shape) != action_size(actions):
-        given, wanted = math.prod(mask.shape), action_size(actions)
-        raise WeftError(f"action mask {mask} has {given} entries for {actions}, which has {wanted} choices")
+        entries, expected = math.prod(mask.shape), action_size(actions)
+        raise WeftError(f"action mask {mask} has {entries} entries for {actions}, which needs {expected}")
 
 
 def bounds_of(space: gym.Space) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """The bounds of a Box, flat, if every coordinate has both.
+    """Returns the flat bounds of a Box, or None unless all are finite and low < high.
 
     >>> bounds_of(gym.spaces.Box(-1, 2, (2,))), bounds_of(gym.spaces.Box(0, np.inf, (2,)))
     (((-1.0, -1.0), (2.0, 2.0)), None)
@@ -138,8 +138,8 @@ def bounds_of(space: gym.Space) -> tuple[tuple[float, ...], tuple[float, ...]] |
     assert isinstance(space, gym.spaces.Box)
     low, high = (bound.reshape(-1).astype(np.float32) for bound in (space.low, space.high))
     with np.errstate(over="ignore", invalid="ignore"):
-        reach = high - low
-    if not (np.isfinite(reach) & (reach > 0)).all():
+        width = high - low
+    if not (np.isfinite(width) & (width > 0)).all():
         return None
     return tuple(low.tolist()), tuple(high.tolist())
 

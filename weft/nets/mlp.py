@@ -1,4 +1,4 @@
-"""Multi-layer perceptrons whose leaves are all arrays: `jax.grad`, `lax.scan` and optax take them as they are."""
+"""Multi-layer perceptrons whose leaves are all arrays, so that `jax.grad`, `lax.scan` and optax accept them."""
 
 from typing import Literal
 
@@ -14,7 +14,7 @@ ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu}
 
 
 class Linear(eqx.Module):
-    """An affine map of the last axis, orthogonal at first."""
+    """An affine map of the last axis with orthogonal initial weights."""
 
     weight: Float[Array, "inputs outputs"]
     bias: Float[Array, " outputs"]
@@ -28,7 +28,7 @@ class Linear(eqx.Module):
 
 
 class MLP(eqx.Module):
-    """Linear layers, each with the activation after it."""
+    """Linear layers, each followed by the activation."""
 
     layers: tuple[Linear, ...]
     activation: Activation = eqx.field(static=True)
@@ -36,7 +36,7 @@ class MLP(eqx.Module):
     def __init__(self, inputs: int, hidden: tuple[int, ...], *, activation: Activation, key: jax.Array):
         sizes = (inputs, *hidden)
         keys = jax.random.split(key, max(len(hidden), 1))
-        # A gain of sqrt(2) keeps the variance of activations over ReLU layers (Saxe et al. 2014).
+        # A gain of sqrt(2) preserves the variance of activations across ReLU layers (Saxe et al. 2014).
         self.layers = tuple(
             Linear(sizes[i], sizes[i + 1], scale=float(np.sqrt(2)), key=keys[i]) for i in range(len(hidden))
         )

@@ -1,4 +1,4 @@
-"""A policy alone: observations to a distribution over actions.
+"""A policy network without a value function.
 
 >>> import jax, jax.numpy as jnp
 >>> spaces = gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2)
@@ -20,7 +20,7 @@ from weft.ops.distributions import Distribution
 
 
 class Policy(eqx.Module):
-    """A torso and a head."""
+    """Maps observations to a distribution over actions, by a torso and a head."""
 
     torso: Torso
     head: Head
@@ -44,5 +44,5 @@ class Policy(eqx.Module):
         self.head = policy_head(action_space, self.torso.size, key=key_head)
 
     def __call__(self, obs: Any) -> Distribution:
-        seen, mask = (obs["observation"], obs["action_mask"]) if self.masked else (obs, None)
-        return self.head(self.torso(seen), mask)
+        inputs, mask = (obs["observation"], obs["action_mask"]) if self.masked else (obs, None)
+        return self.head(self.torso(inputs), mask)

@@ -1,4 +1,4 @@
-"""Values of actions: what each choice is expected to bring, as a number or as a distribution over returns.
+"""Q-networks: the value of each discrete action, as a number or as a distribution over returns.
 
 >>> import jax, jax.numpy as jnp
 >>> spaces = gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2)
@@ -23,9 +23,9 @@ from weft.nets.mlp import Activation, Linear
 
 
 class QNet(eqx.Module):
-    """Observations to what every choice is worth: `atoms` numbers each, the logits of a distribution if several.
+    """Maps observations to the value of each action, or to the `atoms` logits of its distribution over returns.
 
-    With `dueling` it is a value and an advantage added up (Wang et al. 2016).
+    With `dueling` the value is the sum of a state value and an advantage (Wang et al. 2016).
     """
 
     torso: Torso
@@ -48,8 +48,8 @@ class QNet(eqx.Module):
     ):
         if not isinstance(action_space, gym.spaces.Discrete):
             raise WeftError(
-                f"values of actions are for a Discrete action space, and this is {action_space}: for numbers use sac, "
-                "td3, ddpg or d4pg, offline continuous_cql"
+                f"this algorithm needs a Discrete action space, and this is {action_space}: for continuous actions use "
+                "sac, td3, ddpg or d4pg, offline continuous_cql"
             )
         self.masked, self.atoms = is_masked(observation_space), atoms
         if is_masked(observation_space):
@@ -60,7 +60,7 @@ class QNet(eqx.Module):
         self.choices = Linear(features, count * atoms, scale=1.0, key=key_choices)
         self.common = Linear(features, atoms, scale=1.0, key=key_common) if dueling else None
 
-    def __call__(self, obs: Any) -> Float[Array, "*batch choices atoms"]:
+    def __call__(self, obs: Any) -> Float[Array, "*batch actions atoms"]:
         features = self.torso(obs["observation"] if self.masked else obs)
         out = self.choices(features).reshape(*features.shape[:-1], -1, self.atoms)
         if self.common is None:
@@ -68,5 +68,5 @@ class QNet(eqx.Module):
         return self.common(features)[..., None, :] + out - jnp.mean(out, axis=-2, keepdims=True)
 
     def allowed(self, obs: Any) -> jax.Array | None:
-        """Which choices there are, if the observation says."""
+        """Returns which actions are valid, or None if observations have no action mask."""
         return obs["action_mask"].astype(bool) if self.masked else None

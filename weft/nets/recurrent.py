@@ -1,11 +1,11 @@
-"""Policies and values with a memory: a recurrent cell between the observation and an actor-critic network.
+"""Recurrent actor-critic networks: a recurrent cell between the observation and the actor-critic network.
 
 >>> import jax, jax.numpy as jnp
 >>> spaces = gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2)
 >>> settings = {"hidden": (8,), "activation": "tanh", "shared": True}
 >>> net = Recurrent(*spaces, memory="gru", memory_size=16, key=jax.random.key(0), **settings)
->>> memory, seen = net.recall(net.initial(5), net.encode(jnp.zeros((5, 4))))
->>> memory[0].shape, net.policy(seen).logits.shape, net.value(seen).shape
+>>> memory, features = net.recall(net.initial(5), net.encode(jnp.zeros((5, 4))))
+>>> memory[0].shape, net.policy(features).logits.shape, net.value(features).shape
 ((5, 16), (5, 2), (5,))
 """
 
@@ -27,7 +27,7 @@ MemoryKind = Literal["none", "gru", "lstm"]
 
 
 class Gates(eqx.Module):
-    """Affine maps side by side, one per gate of a cell, each orthogonal at first."""
+    """One affine map for all gates of a cell, with orthogonal initial weights for each gate."""
 
     weight: Float[Array, "inputs outputs"]
     bias: Float[Array, " outputs"]
@@ -43,7 +43,7 @@ class Gates(eqx.Module):
 
 
 class GRU(eqx.Module):
-    """A gated recurrent unit (Cho et al. 2014, in the form of which the products with the memory are one)."""
+    """A gated recurrent unit (Cho et al. 2014), in the variant with one product with the memory for all gates."""
 
     inputs: Gates
     hidden: Gates
@@ -68,7 +68,7 @@ class GRU(eqx.Module):
 
 
 class LSTM(eqx.Module):
-    """Long short-term memory (Hochreiter and Schmidhuber 1997); it starts out forgetful of little (Jozefowicz 2015)."""
+    """Long short-term memory (Hochreiter and Schmidhuber 1997), with a forget bias of 1 (Jozefowicz et al. 2015)."""
 
     inputs: Gates
     hidden: Gates
@@ -87,9 +87,9 @@ class LSTM(eqx.Module):
         self, memory: tuple[jax.Array, jax.Array], x: Float[Array, "*batch gates"]
     ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         hidden, cell = memory
-        take, keep, new, show = jnp.split(x + self.hidden(hidden), 4, axis=-1)
-        cell = jax.nn.sigmoid(keep + 1.0) * cell + jax.nn.sigmoid(take) * jnp.tanh(new)
-        hidden = jax.nn.sigmoid(show) * jnp.tanh(cell)
+        input_gate, forget_gate, new, output_gate = jnp.split(x + self.hidden(hidden), 4, axis=-1)
+        cell = jax.nn.sigmoid(forget_gate + 1.0) * cell + jax.nn.sigmoid(input_gate) * jnp.tanh(new)
+        hidden = jax.nn.sigmoid(output_gate) * jnp.tanh(cell)
         return (hidden, cell), hidden
 
 
@@ -97,7 +97,7 @@ CELLS = {"gru": GRU, "lstm": LSTM}
 
 
 class Memory(eqx.Module):
-    """An encoder and a cell that remembers what it is given."""
+    """An encoder and a recurrent cell."""
 
     encoder: Encoder
     cell: GRU | LSTM
@@ -108,15 +108,15 @@ class Memory(eqx.Module):
         self.cell = CELLS[kind](self.encoder.size, size, key=key_cell)
 
     def encode(self, obs: Any) -> Float[Array, "*batch gates"]:
-        """The products with inputs are all of a step but the memory's own part: here they are one for many steps."""
+        """Returns the products of the encoded observations with the input weights, in one product for many steps."""
         return self.cell.inputs(self.encoder(obs))
 
 
 class Recurrent(eqx.Module):
-    """An actor-critic network on what memories give instead of observations: one each, or one if `shared`.
+    """An actor-critic network on the output of memories: one each for policy and value, or one if `shared`.
 
-    The critic's is kept up while acting too, though only learning reads it. One memory for both saves that, and costs
-    what sharing a torso does: the value's gradients drown out the policy's unless `value_weight` is small.
+    Acting also updates the critic's memory, which only learning reads. A shared memory saves that work, but then the
+    gradients of the value dominate those of the policy unless `value_weight` is small, as with a shared torso.
     """
 
     memories: tuple[Memory, ...]
@@ -142,7 +142,7 @@ class Recurrent(eqx.Module):
         self.masked = is_masked(observation_space)
         self.memories = tuple(Memory(space, memory, memory_size, torso=torso, key=key) for key in keys)
         self.net = ActorCritic(
-            seen_space(observation_space, memory_size),
+            memory_output_space(observation_space, memory_size),
             action_space,
             hidden=hidden,
             activation=activation,
@@ -155,24 +155,24 @@ class Recurrent(eqx.Module):
         return tuple(memory.cell.initial(n) for memory in self.memories)
 
     def encode(self, obs: Any) -> Any:
-        """What each memory is given, and the mask."""
-        seen, mask = (obs["observation"], obs["action_mask"]) if self.masked else (obs, None)
-        return tuple(memory.encode(seen) for memory in self.memories), mask
+        """Returns the input of each memory, and the action mask."""
+        inputs, mask = (obs["observation"], obs["action_mask"]) if self.masked else (obs, None)
+        return tuple(memory.encode(inputs) for memory in self.memories), mask
 
     def recall(self, memory: Any, x: Any) -> tuple[Any, Any]:
         inputs, mask = x
-        steps = [part.cell(*given) for part, *given in zip(self.memories, memory, inputs, strict=True)]
-        after, outputs = zip(*steps, strict=True)
-        return after, tuple({"observation": y, "action_mask": mask} if self.masked else y for y in outputs)
+        steps = [each.cell(state, x) for each, state, x in zip(self.memories, memory, inputs, strict=True)]
+        next_memory, outputs = zip(*steps, strict=True)
+        return next_memory, tuple({"observation": y, "action_mask": mask} if self.masked else y for y in outputs)
 
-    def policy(self, seen: Any) -> Distribution:
-        return self.net.policy(seen[0])
+    def policy(self, features: Any) -> Distribution:
+        return self.net.policy(features[0])
 
-    def value(self, seen: Any) -> Float[Array, "*batch"]:
-        return self.net.value(seen[-1])
+    def value(self, features: Any) -> Float[Array, "*batch"]:
+        return self.net.value(features[-1])
 
 
-def seen_space(space: gym.Space, size: int) -> gym.Space:
-    """The space of what a cell gives, with the mask if there is one."""
-    seen = gym.spaces.Box(-np.inf, np.inf, (size,), np.float32)
-    return gym.spaces.Dict({**space.spaces, "observation": seen}) if is_masked(space) else seen
+def memory_output_space(space: gym.Space, size: int) -> gym.Space:
+    """Returns the space of a memory's output, with the action mask of `space` if it has one."""
+    features = gym.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+    return gym.spaces.Dict({**space.spaces, "observation": features}) if is_masked(space) else features
