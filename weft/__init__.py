@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from weft.layout.layout import Layout, Role
     from weft.metrics import Mean
     from weft.report.params import load_params, save_params
-    from weft.report.update import Observer, StateObserver, Update
+    from weft.report.update import Observer, Update
     from weft.run import train
     from weft.runtime.check import Comparison, check
     from weft.runtime.driver import Result
@@ -36,7 +36,6 @@ __all__ = [
     "Observer",
     "Result",
     "Role",
-    "StateObserver",
     "TimeStep",
     "Update",
     "WeftError",
@@ -61,7 +60,6 @@ _MODULES = {
     "Observer": "weft.report.update",
     "Result": "weft.runtime.driver",
     "Role": "weft.layout.layout",
-    "StateObserver": "weft.report.update",
     "TimeStep": "weft.envs.timestep",
     "Update": "weft.report.update",
     "WeftError": "weft.errors",

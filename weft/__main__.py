@@ -1,4 +1,4 @@
-"""`python -m weft` is the `weft` command."""
+"""Runs the `weft` command as `python -m weft`."""
 
 from weft.cli import console
 

@@ -125,7 +125,9 @@ def _add_eval(commands: Any) -> None:
     parser = _add_command(commands, "eval", about="evaluate the policy of a finished run")
     parser.add_argument("run", metavar="RUN", help="the run's folder")
     parser.add_argument("--episodes", type=_count, default=10, help="episodes to play (default: 10)")
-    parser.add_argument("--sample", action="store_true", help="sample actions as in training, instead of the mode")
+    parser.add_argument(
+        "--sample", action="store_true", help="sample actions, as training does, instead of taking the most likely ones"
+    )
     parser.add_argument("--video", metavar="FILE", help="write a video of the episodes, as .mp4 or .gif")
     parser.add_argument("--record", metavar="DIR", help="record the episodes in a new dataset, for offline training")
     _add_seed(parser)

@@ -1,3 +1,3 @@
-"""The version, written once: the package's metadata is built from it."""
+"""The version of weft, from which the package metadata is built."""
 
 VERSION = "0.1.0"

@@ -1,4 +1,4 @@
-"""Plays episodes with trained parameters and returns what they earned.
+"""Plays episodes with trained parameters, and returns their returns and lengths.
 
 One environment plays one episode after another, so that short episodes are not counted more often than long ones.
 """
