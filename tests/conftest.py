@@ -1,6 +1,6 @@
-"""Every test runs with warnings as errors, four CPU devices and one source of randomness.
+"""Sets up every test: warnings are errors, JAX has four CPU devices, and compiled programs are cached on disk.
 
-Dtype promotion is strict for the parts that are weft's own arithmetic. It cannot be for whole training loops: optax's
+Dtype promotion is strict in the tests of weft's own arithmetic. It cannot be strict in whole training loops: optax's
 Adam raises a float to an integer count, and most gymnax environments mix floats, integers and booleans.
 """
 
@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-# Devices are counted when jax first meets its backend, so this stands before any import of jax.
+# JAX counts its devices when it first uses its backend, so set this before jax is imported.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4".strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
@@ -17,9 +17,14 @@ import hypothesis
 import jax
 import pytest
 
-STRICT = ("ops", "nets", "report")
+from weft.runtime.compilation_cache import program_folder, remove_damaged, remove_oldest
 
-# The same examples every time, so that a change is judged alike everywhere; asked for a number, fresh ones.
+LONGEST_FIRST: tuple[str, ...] = ()
+STRICT = ("ops", "nets", "report")
+CACHE = Path(__file__).parents[1] / ".test_cache"
+CACHE_BYTES = 2**31
+
+# The same examples in every run, so that the outcome depends on the change alone. WEFT_EXAMPLES=N tries N new ones.
 hypothesis.settings.register_profile(
     "default",
     max_examples=int(os.environ.get("WEFT_EXAMPLES", "200")),
@@ -31,6 +36,29 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("default")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Share one cache of compiled programs between the worker processes and the programs that tests start."""
+    config.addinivalue_line("markers", "optimised: compile with all optimisations, for programs that run for long")
+    folder = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR") or CACHE / program_folder())
+    if not hasattr(config, "workerinput"):
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_damaged(folder)
+        remove_oldest(folder, CACHE_BYTES)
+    for name, value in {
+        "jax_compilation_cache_dir": str(folder),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }.items():
+        jax.config.update(name, value)
+        os.environ[name.upper()] = str(value)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest files, so that no process is left with one of them at the end."""
+    place = {name: number for number, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))
+
+
 @pytest.fixture
 def key() -> jax.Array:
     """The one source of randomness of a test."""
@@ -39,15 +67,24 @@ def key() -> jax.Array:
 
 @pytest.fixture(autouse=True)
 def promotion(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Strict dtype promotion in the folders that can have it."""
+    """Strict dtype promotion in the folders that allow it."""
     strict = any(part in STRICT for part in Path(request.path).relative_to(request.config.rootpath).parts)
     with jax.numpy_dtype_promotion("strict" if strict else "standard"):
         yield
 
 
+@pytest.fixture(autouse=True)
+def compilation(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compile without most optimisations, unless a test is marked `optimised`: its programs are used for long."""
+    unoptimised = request.node.get_closest_marker("optimised") is None
+    jax.config.update("jax_disable_most_optimizations", unoptimised)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture(autouse=True, scope="module")
-def nothing_compiled_is_kept() -> Iterator[None]:
-    """What a module compiled is let go after it: each program holds pages of memory, and a process may have 65,530."""
+def release_compiled_programs() -> Iterator[None]:
+    """Release a module's compiled programs after it: each maps pages of memory, and a process may map 65,530."""
     yield
     jax.clear_caches()
     gc.collect()

@@ -1,8 +1,9 @@
-"""The matrix of algorithms and layouts: which of them train together, and which are refused and why.
+"""The matrix of algorithms and layouts: the cells that train, and the reasons for refusing the others.
 
-A cell is an algorithm in small settings, a layout of the catalogue in one of its forms, and an environment. Whether it
-trains is decided where it is projected, so the table in `docs/layouts.md` is made without training anything; the test
-trains, and holds what it finds against the same cells.
+A cell is an algorithm with small settings, a form of a catalogue layout (its name and options), and a kind of
+environment. The projection decides whether a cell trains, so the table in `docs/layouts.md` is made without training.
+`test_matrix.py` trains cells and `test_refusals.py` checks the refusals. `make test` trains a covering set of cells and
+`make test-all` trains all of them.
 """
 
 import atexit
@@ -29,17 +30,21 @@ from weft.envs.world import World
 from weft.errors import WeftError
 from weft.layout.catalogue import LAYOUTS, parse
 from weft.ops.actions import random_actions
+from weft.project.project import project
 from weft.runtime.driver import Plan
 
 DEVICE, HOST = "gymnax", "gym"
+KINDS = (DEVICE, HOST)
+"""Environments inside the compiled program, and environments in Python."""
 
 NUM_ENVS = 8
 
-# For those of an algorithm's settings that there are. Adam counts its steps; returns of whole episodes need some.
+# An algorithm gets those of these settings that it has. Adam's state counts the optimiser steps for the tests.
 SMALL = {"num_envs": NUM_ENVS, "horizon": 6, "hidden": (8,), "epochs": 2, "minibatches": 2, "optimiser": "adam"}
-# One iteration of warm-up fills a table with enough to sample from.
+# After one iteration of warm-up the table holds enough items to sample from.
 SMALL |= {"batch_size": 16, "updates": 2, "capacity": 800, "warm_up_steps": 1, "memory_size": 4}
 SMALL |= {"burn_in": 2, "sequence": 4, "period": 2}
+# REINFORCE learns from finished episodes only, so its rollouts must contain some.
 LONGER = {"reinforce": {"horizon": 24}}
 
 FORMS = {
@@ -67,15 +72,27 @@ FORMS = {
     "apex:actors=2": 1,
     "apex:actors=4,replays=2": 1,
 }
-"""Layouts by their names, each with how often a learner learns while every environment has one rollout."""
+"""Layouts with their options, each with the number of updates while every environment collects one rollout."""
 
-SEVERAL = tuple(form for form in FORMS if "=2" in form or "=4" in form)
-"""Those with more than one of something."""
+PARALLEL = tuple(form for form in FORMS if "=2" in form or "=4" in form)
+"""The layouts with several replicas or devices."""
+
+OFFLINE = ("bc", "cql", "continuous_cql")
+WITH_TABLE = ("dqn", "r2d2", "ddpg", "td3", "d4pg", "sac", "discrete_sac")
+
+# Every refusal of the matrix, with its reason. A cell that is refused and not listed fails, and so does a listed cell
+# that trains.
+MERGES = (
+    r"merges values over the \d replicas of (actor|env|worker), so each lane would wait for all others, "
+    r"but .* set take=\d, use one"
+)
+NO_TABLE = r"role 'replay' runs 'replay', and the algorithm has no such fragment, only .*: take a layout"
+NO_STEPS = r"role '(actor|env|worker)' runs 'env', and the algorithm has no such fragment, only .*: take a layout"
 
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """An algorithm, with what is special about it in this row."""
+    """An algorithm with the settings and environment of its row."""
 
     algo: str
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -83,19 +100,32 @@ class Row:
     task: str = "CartPole-v1"
 
 
-NUMBERS = ("ddpg", "td3", "d4pg", "sac", "continuous_cql")
-"""Algorithms whose actions are numbers."""
+CONTINUOUS = ("ddpg", "td3", "d4pg", "sac", "continuous_cql")
+"""Algorithms for continuous actions."""
 
-ROWS = {name: Row(name, task="Pendulum-v1" if name in NUMBERS else "CartPole-v1") for name in ALGOS} | {
+ROWS = {name: Row(name, task="Pendulum-v1" if name in CONTINUOUS else "CartPole-v1") for name in ALGOS} | {
     "memory=gru": Row("ppo", {"memory": "gru", "memory_size": 4}),
     "normalise_obs": Row("a2c", wrappers=("normalise_obs",)),
 }
-"""Every algorithm as it is, and what one of them stands for all others in."""
+"""Every algorithm, and two variants of one algorithm that all others share."""
+
+APEX = tuple(form for form in FORMS if form.startswith("apex"))
+MERGING = (
+    "impala:actors=2",
+    "impala:actors=4,take=2,max_lag=1",
+    "impala:actors=4,learners=2",
+    "seed:envs=2,take=1",
+    "a3c:workers=2",
+)
+REFUSED = {("normalise_obs", form): MERGES for form in MERGING}
+REFUSED |= {(row, form): NO_TABLE for row in ROWS if row not in (*WITH_TABLE, *OFFLINE) for form in APEX}
+REFUSED |= {(row, form): NO_STEPS for row in OFFLINE for form in FORMS if not form.startswith(("fused", "allreduce"))}
+"""The reason for each refused pair of a row and a form."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A row under a form of a layout, on environments of the device or of the host."""
+    """A row under a form of a layout, with one kind of environment."""
 
     row: str
     form: str
@@ -126,16 +156,36 @@ class Cell:
         return Plan.of(self.algo, self.world, self.form)
 
     @property
-    def learns(self) -> int:
+    def updates(self) -> int:
         """Optimiser steps in one iteration of the whole loop, after its warm-up."""
         algo = self.algo
         times = (getattr(algo, name, 1) for name in ("epochs", "minibatches", "updates"))
         return FORMS[self.form] * math.prod(times)
 
 
+def properties(cell: Cell) -> set[tuple[str, object]]:
+    """The pairs of properties of a trained cell that a covering set must contain.
+
+    Algorithms with a table share one loop, and so do the others: every form is trained with each loop and each kind of
+    environment. Every algorithm is trained with each kind of environment and each structure of layout.
+    """
+    layout = parse(cell.form)
+    structure = "synchronous" if len(layout.roles) > 1 else "one role"
+    if layout.lanes:
+        structure = "replay role" if cell.form in APEX else "asynchronous"
+    parallel = any(role.replicas > 1 or role.devices > 1 for role in layout.roles)
+    return {
+        (cell.form, cell.kind),
+        (cell.form, cell.row in WITH_TABLE),
+        (cell.row, cell.kind),
+        (cell.row, structure),
+        (cell.row, (layout.lanes > 0, parallel)),
+    }
+
+
 @cache
 def dataset(task: str) -> str:
-    """A few random episodes."""
+    """The folder of a dataset of a few random episodes."""
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder)
     random, steps, env = np.random.default_rng(0), 64, make(f"{DEVICE}:{task}", 1)
@@ -158,16 +208,18 @@ def dataset(task: str) -> str:
 
 @cache
 def refusal(cell: Cell) -> str:
-    """Why a cell is refused; nothing if it trains."""
+    """The reason for refusing a cell; empty if it trains."""
+    plan = cell.plan
     try:
-        cell.plan.project()
+        # Unlike `plan.project`, this traces a fragment once for all layouts of an algorithm.
+        project(plan.algo, plan.env_of, plan.layout)
     except WeftError as error:
         return str(error)
     return ""
 
 
 def table() -> str:
-    """The matrix as Markdown, on environments of the device: a line for each form, reasons below."""
+    """The matrix as Markdown, for environments on the device: a line for each form, and the reasons below."""
     notes: dict[str, str] = {}
     lines = [_line("layout", *(f"`{row}`" for row in ROWS)), _line(*["---"] * (len(ROWS) + 1))]
     lines += [_line(f"`{form}`", *(_entry(row, form, notes) for row in ROWS)) for form in FORMS]
@@ -175,18 +227,18 @@ def table() -> str:
 
 
 def _entry(row: str, form: str, notes: dict[str, str]) -> str:
-    """Whether a cell trains, else the number of a note; a reason that differs only in its numbers has no other."""
+    """`yes`, or the number of the reason for refusing. Reasons that differ only in their numbers share one."""
     reason = refusal(Cell(row, form))
     if not reason:
         return "yes"
-    kind = re.sub(r"\d+", "N", reason)
-    notes.setdefault(kind, f"`{form}`: {reason}")
-    return f"no ({list(notes).index(kind) + 1})"
+    without_numbers = re.sub(r"\d+", "N", reason)
+    notes.setdefault(without_numbers, f"`{form}`: {reason}")
+    return f"no ({list(notes).index(without_numbers) + 1})"
 
 
 def catalogue() -> str:
-    """Every layout of the catalogue: its name, its options with what they are if not given, and what it is."""
-    lines = [_line("layout", "options", "what it is"), _line("---", "---", "---")]
+    """Every layout of the catalogue: its name, its options with their defaults, and its description."""
+    lines = [_line("layout", "options", "description"), _line("---", "---", "---")]
     for name, function in LAYOUTS.items():
         options = inspect.signature(function).parameters.values()
         given = ", ".join(f"`{option.name}={option.default}`" for option in options)
@@ -195,12 +247,12 @@ def catalogue() -> str:
 
 
 def roles() -> str:
-    """The roles of every form with several of something, as a layout prints itself."""
-    return "\n".join(["```text", *(f"{form}\n    {parse(form)}" for form in SEVERAL), "```"])
+    """The roles of every parallel form, as a layout prints itself."""
+    return "\n".join(["```text", *(f"{form}\n    {parse(form)}" for form in PARALLEL), "```"])
 
 
 TABLES = {"catalogue": catalogue, "roles": roles, "matrix": table}
-"""What `docs/layouts.md` shows."""
+"""The generated parts of `docs/layouts.md`."""
 
 
 def _line(*entries: str) -> str:

@@ -1,36 +1,19 @@
-"""What the documentation shows is what the code prints."""
+"""The generated parts of the documentation are up to date. `test_refusals.py` checks the page with the matrix."""
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from tests.matrix import TABLES
+from tests.documentation import DOCS, assert_up_to_date, generator
 
-DOCS = Path(__file__).parents[1] / "docs"
-
-
-@pytest.fixture
-def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("example", DOCS / "example.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+PAGES = [path for path in generator().PAGES if path.name != "layouts.md"]
 
 
-def test_every_print_has_its_place(example: ModuleType) -> None:
+def test_every_print_is_in_the_documentation() -> None:
     page = (DOCS / "how-it-works.md").read_text()
-    assert all(f"<!-- print: {name} -->" in page for name in example.PRINTS)
+    assert all(f"<!-- print: {name} -->" in page for name in generator().PRINTS)
 
 
-def test_every_table_has_its_place() -> None:
-    page = (DOCS / "layouts.md").read_text()
-    assert all(f"<!-- table: {name} -->" in page for name in TABLES)
-
-
-def test_the_pages_show_what_the_code_prints(example: ModuleType) -> None:
-    for path in example.PAGES:
-        page = path.read_text()
-        assert example.fill(page) == page, f"{path.name} is old: run python docs/example.py"
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_a_page_shows_what_the_code_prints(path: Path) -> None:
+    assert_up_to_date(path)

@@ -22,15 +22,6 @@ KINDS = {DDPG: {}, TD3: {}, D4PG: {"v_min": -6.0, "v_max": 3.0}, SAC: {}, Discre
 """All of them, with settings for returns of about 1."""
 
 
-@pytest.fixture(autouse=True)
-def quick_to_compile():
-    """What is compiled here runs a few times only."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
 def kind(request):
     return request.param
