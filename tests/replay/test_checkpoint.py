@@ -86,10 +86,10 @@ def test_it_says_what_cannot_be_restored(tmp_path):
         restore(tmp_path / "mine", [Table({"x": np.zeros(2)}, capacity=5, name="a")])
     with pytest.raises(WeftError, match="unknown table 'a'"):
         restore(tmp_path / "mine", [])
-    with pytest.raises(WeftError, match="no whole checkpoint"):
+    with pytest.raises(WeftError, match="no complete checkpoint"):
         restore(tmp_path / "nothing")
     (tmp_path / "mine" / "0.npy").write_bytes(b"")
-    with pytest.raises(WeftError, match="no whole checkpoint"):
+    with pytest.raises(WeftError, match="no complete checkpoint"):
         restore(tmp_path / "mine")
     with pytest.raises(WeftError, match="cannot be written"):
         save("/proc/nowhere", [table()])

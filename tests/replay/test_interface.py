@@ -159,7 +159,7 @@ def test_a_device_table_rejects_samplers_that_it_cannot_compile() -> None:
 
 def test_a_sample_before_anything_was_inserted_is_refused() -> None:
     table = HostReplay(TableSpec(capacity=8, rows=2))
-    with own_objects(), pytest.raises(Exception, match="sampled from before anything was inserted: collect first"):
+    with own_objects(), pytest.raises(Exception, match="used before anything was inserted: insert steps first"):
         jax.block_until_ready(table.sample(table.init(jnp.zeros(2), jax.random.key(0)), jax.random.key(0), (4,)))
 
 

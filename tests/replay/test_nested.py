@@ -47,7 +47,7 @@ def count(tree) -> int:
 @given(TREES)
 def test_structures_come_back_as_they_went_in(tree):
     if not count(tree):
-        with pytest.raises(WeftError, match="expected names"):
+        with pytest.raises(WeftError, match="expected at least one, and names"):
             Structure(tree)
         return
     structure = Structure(tree)

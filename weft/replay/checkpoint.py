@@ -1,4 +1,4 @@
-"""Tables on disk: all of them as they were at one moment, with their random states, so that sampling goes on exactly.
+"""Checkpoints of tables: a consistent snapshot, with the random states, so that sampling resumes exactly.
 
 >>> import tempfile
 >>> path = Path(tempfile.mkdtemp()) / "saved"
@@ -9,12 +9,12 @@
 >>> bool((table.sample(100).info.key == again.sample(100).info.key).all())
 True
 
-A checkpoint is a folder: `checkpoint.json`, and a `.npy` file for every array. It is written beside its place and
-renamed when all of it is on the disk, so under its name there is never half of one. The tables are held only while
-their arrays are copied in memory; what is written is the copy.
+A checkpoint is a folder with `checkpoint.json` and a `.npy` file for each array. It is written under a temporary name
+and renamed when it is complete on disk, so its own name never shows a partial checkpoint. The tables are locked only
+while their arrays are copied in memory.
 
-`restore` makes tables like those that were saved. Steps then have the form of nested dictionaries; to have their own
-types back, or selectors and patterns of one's own, give `restore` tables made with the same arguments.
+`restore` creates tables like the saved ones. Their steps are nested dictionaries; to keep the original types, patterns,
+and selectors that are not registered, give `restore` tables created with the same arguments.
 """
 
 import contextlib
@@ -41,47 +41,50 @@ ARRAY = "$array"
 
 
 def save(path: str | Path, tables: Iterable[Table]) -> None:
-    """Write all tables, as they are at one moment, to a new folder; one that is there is replaced."""
+    """Write a consistent snapshot of all tables to a folder, and replace a checkpoint that exists there."""
     write(Path(path), capture(list(tables)))
 
 
 def restore(path: str | Path, tables: Iterable[Table] | None = None) -> dict[str, Table]:
-    """The tables of a checkpoint by name: new ones, or the given ones in the saved state."""
+    """The tables of a checkpoint by name: new tables, or `tables` set to the saved state."""
     state = read(Path(path))
-    given = None if tables is None else {table.name: table for table in tables}
-    return restore_tables(state, given)
+    existing = None if tables is None else {table.name: table for table in tables}
+    return restore_tables(state, existing)
 
 
-def capture(tables: list[Table], **also: Any) -> dict[str, Any]:
-    """The state of all tables at one moment: copies of arrays, and values that JSON can hold."""
+def capture(tables: list[Table], **extra: Any) -> dict[str, Any]:
+    """A consistent snapshot of all tables, with `extra` entries: copies of arrays, and JSON values."""
     stores = list({id(table.store): table.store for table in tables}.values())
-    with contextlib.ExitStack() as held:
-        # Always in the same order, so that two who do this never wait for each other.
+    with contextlib.ExitStack() as locks:
+        # Always in the same order, to prevent a deadlock with another thread that captures.
         for store in sorted(stores, key=id):
-            held.enter_context(store.lock)
+            locks.enter_context(store.lock)
         numbers = {id(store): number for number, store in enumerate(stores)}
         return {
             "format": FORMAT,
             "stores": [_store_state(store) for store in stores],
-            "tables": [{**_described(table), "store": numbers[id(table.store)], **table.state()} for table in tables],
-            **also,
+            "tables": [{**_arguments(table), "store": numbers[id(table.store)], **table.state()} for table in tables],
+            **extra,
         }
 
 
-def restore_tables(state: dict[str, Any], given: Mapping[str, Table] | None = None) -> dict[str, Table]:
-    """Tables in a captured state."""
+def restore_tables(state: dict[str, Any], existing: Mapping[str, Table] | None = None) -> dict[str, Table]:
+    """The tables of a captured state: new tables, or the existing ones set to this state."""
     tables: dict[str, Table] = {}
     stores: dict[int, Store] = {}
     for saved in state["tables"]:
         name, number = saved["name"], saved["store"]
-        if given is not None and name not in given:
-            raise unknown("table", name, given)
-        table = _made(saved, state["stores"][number], stores.get(number)) if given is None else given[name]
+        if existing is not None and name not in existing:
+            raise unknown("table", name, existing)
+        store = stores.get(number)
+        table = _new_table(saved, state["stores"][number], store) if existing is None else existing[name]
         if number not in stores:
             _restore_store(table.store, state["stores"][number], name)
             stores[number] = table.store
         if table.store is not stores[number]:
-            raise WeftError(f"table {name!r} shared its store with another when it was saved: give tables that do")
+            raise WeftError(
+                f"table {name!r} shared its store with another table when it was saved: give tables that share one"
+            )
         table.restore(saved)
         table.limiter = Limiter(*saved["limiter"])
         tables[name] = table
@@ -89,7 +92,7 @@ def restore_tables(state: dict[str, Any], given: Mapping[str, Table] | None = No
 
 
 def write(path: Path, state: Any) -> None:
-    """Write nested dictionaries and lists of arrays and JSON values to a folder, all or nothing."""
+    """Write nested dictionaries and lists of arrays and JSON values to a folder, atomically."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
@@ -102,23 +105,23 @@ def write(path: Path, state: Any) -> None:
         with _synced(partial / "checkpoint.json") as file:
             file.write(text.encode())
         _sync_folder(partial)
-        _put_in_place(partial, path)
+        _replace_folder(partial, path)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise WeftError(f"the checkpoint {path} cannot be written: {error.strerror or error}") from error
 
 
 def read(path: Path) -> Any:
-    """What `write` wrote."""
-    if not path.exists() and _before(path).exists():
-        path = _before(path)
+    """The state that `write` wrote."""
+    if not path.exists() and _backup_path(path).exists():
+        path = _backup_path(path)
     try:
         state = json.loads((path / "checkpoint.json").read_bytes())
         if not isinstance(state, dict) or state.get("format") != FORMAT:
             raise WeftError(f"{path} is not a checkpoint of this version of weft")
         return _with_arrays(state, path)
     except (OSError, ValueError, EOFError) as error:
-        raise WeftError(f"there is no whole checkpoint at {path}: {error}") from error
+        raise WeftError(f"there is no complete checkpoint at {path}: {error}") from error
 
 
 def _store_state(store: Store) -> dict[str, Any]:
@@ -141,8 +144,8 @@ def _restore_store(store: Store, saved: dict[str, Any], table: str) -> None:
     store.restore(saved)
 
 
-def _described(table: Table) -> dict[str, Any]:
-    """The arguments that a table was made with."""
+def _arguments(table: Table) -> dict[str, Any]:
+    """The arguments that create a table like this one."""
     limiter = table.limiter
     return {
         "name": table.name,
@@ -156,11 +159,12 @@ def _described(table: Table) -> dict[str, Any]:
     }
 
 
-def _made(saved: dict[str, Any], store: dict[str, Any], shared: Store | None) -> Table:
-    """A table like the one that was saved."""
+def _new_table(saved: dict[str, Any], store: dict[str, Any], shared: Store | None) -> Table:
+    """An empty table like the saved one."""
     if not saved["whole"]:
         raise WeftError(
-            f"table {saved['name']!r} reads by a pattern: give restore a table made with the same arguments"
+            f"table {saved['name']!r} has a pattern, which checkpoints do not store: give restore a table made "
+            "with the same arguments"
         )
     names = [name for name, _, _ in store["signature"]]
     leaves = [np.zeros(shape, dtype) for _, dtype, shape in store["signature"]]
@@ -182,7 +186,7 @@ def _selector(table: str, description: list[Any]) -> Selector:
 
 
 def _without_arrays(tree: Any, arrays: list[np.ndarray]) -> Any:
-    """The tree with every array replaced by its number in the list."""
+    """The tree with each array moved to the list and replaced by its index there."""
     if isinstance(tree, Mapping):
         return {name: _without_arrays(part, arrays) for name, part in tree.items()}
     if isinstance(tree, list | tuple):
@@ -205,7 +209,7 @@ def _with_arrays(tree: Any, path: Path) -> Any:
 
 @contextlib.contextmanager
 def _synced(path: Path) -> Any:
-    """A new file that is on the disk when it is closed."""
+    """A new file that is synced to disk when the context ends."""
     with path.open("wb") as file:
         yield file
         file.flush()
@@ -220,17 +224,17 @@ def _sync_folder(path: Path) -> None:
         os.close(folder)
 
 
-def _before(path: Path) -> Path:
-    """Where a checkpoint is while it is replaced: a process that dies just then leaves it there."""
+def _backup_path(path: Path) -> Path:
+    """The previous checkpoint's path during replacement; it stays there if the process dies then."""
     return path.with_name(f".{path.name}.before")
 
 
-def _put_in_place(partial: Path, path: Path) -> None:
-    """Rename; what was there before is moved away first and deleted after."""
-    before = _before(path)
+def _replace_folder(partial: Path, path: Path) -> None:
+    """Rename `partial` to `path`; a previous checkpoint is moved away first and deleted last."""
+    backup = _backup_path(path)
     if path.exists():
-        shutil.rmtree(before, ignore_errors=True)
-        path.rename(before)
+        shutil.rmtree(backup, ignore_errors=True)
+        path.rename(backup)
     partial.rename(path)
     _sync_folder(path.parent)
-    shutil.rmtree(before, ignore_errors=True)
+    shutil.rmtree(backup, ignore_errors=True)

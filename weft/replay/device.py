@@ -1,8 +1,8 @@
-"""A replay table of arrays, for programs that stay on the device.
+"""A replay table of JAX arrays, for programs that stay on the device.
 
-Every environment has a ring of its own, and with priorities a sum tree over it: so the whole table divides by
-environments like everything else in the state, over replicas and over devices. Drawing by priority first chooses an
-environment, by the sums of the trees, and then goes down in its tree.
+Each environment has its own ring buffer and, for prioritised sampling, its own sum tree. So the table is divided along
+the environments' axis, like the rest of the state, among replicas and devices. Prioritised sampling first draws an
+environment in proportion to the roots of the trees, and then descends in its tree.
 
 >>> import jax, jax.numpy as jnp
 >>> from weft.replay.interface import TableSpec
@@ -31,23 +31,23 @@ from weft.replay.selectors import Prioritised, Uniform, parse_selector
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class DeviceTable:
-    """The table: a ring of `steps_per_row` steps for each of B environments."""
+    """The state of a table: a ring buffer of `steps_per_row` steps for each of B environments."""
 
     steps: Any
     """Leaves [B, steps_per_row, ...]."""
     written: Int[Array, ""]
-    """Steps of each environment so far."""
+    """The number of steps inserted for each environment so far."""
     priority: Float[Array, "B steps_per_row"] | None
-    """Of every step."""
+    """The priority of each step."""
     tree: Float[Array, "B nodes"] | None
-    """Sums of the weights by which items are drawn: the root is 1, below i are 2i and 2i + 1, leaves are items."""
+    """Sum trees over the weights of items: node 1 is the root, node i has the children 2i and 2i + 1."""
     highest: Float[Array, " B"] | None
-    """The highest priority so far."""
+    """The highest priority so far, kept per environment so that it can be divided."""
 
 
 @dataclass(frozen=True)
 class DeviceReplay:
-    """A table in the state itself."""
+    """Replay with the table in the algorithm's state."""
 
     spec: TableSpec
 
@@ -62,9 +62,9 @@ class DeviceReplay:
         del key
         steps_per_row, prioritised = self.spec.steps_per_row, self._exponent is not None
         rows = jax.tree.leaves(step)[0].shape[0]
-        rings = jax.tree.map(lambda x: jnp.zeros((rows, steps_per_row, *x.shape[1:]), x.dtype), step)
+        steps = jax.tree.map(lambda x: jnp.zeros((rows, steps_per_row, *x.shape[1:]), x.dtype), step)
         return DeviceTable(
-            rings,
+            steps,
             jnp.zeros((), jnp.int32),
             jnp.zeros((rows, steps_per_row), jnp.float32) if prioritised else None,
             jnp.zeros((rows, 2 * self._leaves), jnp.float32) if prioritised else None,
@@ -75,7 +75,7 @@ class DeviceReplay:
     def insert(
         self, state: DeviceTable, row: Int[Array, " B"], steps: Any, priority: Float[Array, "T B"] | None = None
     ) -> DeviceTable:
-        del row  # every environment is where it always is
+        del row  # the state holds the rows of these environments, in order
         count = jax.tree.leaves(steps)[0].shape[0]
         if count + self.spec.length - 1 > self.spec.steps_per_row:
             raise WeftError(
@@ -83,18 +83,18 @@ class DeviceReplay:
                 f"environment: raise capacity to at least {self.spec.rows * (count + self.spec.length - 1)}"
             )
         slots = (state.written + jnp.arange(count)) % self.spec.steps_per_row
-        rings = jax.tree.map(lambda ring, new: ring.at[:, slots].set(jnp.swapaxes(new, 0, 1)), state.steps, steps)
-        after = replace(state, steps=rings, written=state.written + count)
-        return after if state.tree is None else self._weigh(after, slots, priority)
+        stored = jax.tree.map(lambda ring, new: ring.at[:, slots].set(jnp.swapaxes(new, 0, 1)), state.steps, steps)
+        state = replace(state, steps=stored, written=state.written + count)
+        return state if state.tree is None else self._set_weights(state, slots, priority)
 
     @fragment(name="replay.sample")
     def sample(self, state: DeviceTable, key: jax.Array, shape: tuple[int, ...]) -> tuple[DeviceTable, Batch]:
-        draw = self._draw_alike if state.tree is None else self._draw_by_weight
+        draw = self._draw_uniform if state.tree is None else self._draw_prioritised
         row, slot, probability = (x.reshape(shape) for x in draw(state, key, math.prod(shape)))
-        ahead = jnp.arange(self.spec.length).reshape(-1, *(1 for _ in shape))
-        places = (slot + ahead) % self.spec.steps_per_row
-        steps = jax.tree.map(lambda ring: ring[row, places], state.steps)
-        size = (self._begun(state)[1] * state_rows(state)).astype(jnp.float32)
+        offset = jnp.arange(self.spec.length).reshape(-1, *(1 for _ in shape))
+        slots = (slot + offset) % self.spec.steps_per_row
+        steps = jax.tree.map(lambda ring: ring[row, slots], state.steps)
+        size = (self._first_and_count(state)[1] * state_rows(state)).astype(jnp.float32)
         return state, Batch(steps, row * self.spec.steps_per_row + slot, probability, size)
 
     @fragment(name="replay.update")
@@ -104,42 +104,42 @@ class DeviceReplay:
         tree = set_leaves(state.tree, row, slot, self._weight(priority))
         return replace(state, tree=tree, highest=jnp.maximum(state.highest, jnp.max(priority)))
 
-    def _weigh(self, state: DeviceTable, slots: jax.Array, priority: jax.Array | None) -> DeviceTable:
-        """Items that are complete now get their weight, and those whose first step was overwritten lose theirs."""
+    def _set_weights(self, state: DeviceTable, slots: jax.Array, priority: jax.Array | None) -> DeviceTable:
+        """Set the weights of items that new steps completed; clear those of items whose first step they overwrote."""
         assert state.priority is not None and state.tree is not None and state.highest is not None
         rows = state_rows(state)
         highest = jnp.max(state.highest)
-        given = jnp.full((rows, len(slots)), highest) if priority is None else jnp.swapaxes(priority, 0, 1)
-        kept = state.priority.at[:, slots].set(given)
+        new = jnp.full((rows, len(slots)), highest) if priority is None else jnp.swapaxes(priority, 0, 1)
+        priorities = state.priority.at[:, slots].set(new)
         length, steps_per_row = self.spec.length, self.spec.steps_per_row
-        begun = state.written - len(slots) - (length - 1) + jnp.arange(len(slots) + length - 1)
-        whole = (begun >= 0) & (begun + length <= state.written) & (begun % self.spec.period == 0)
-        own = kept[:, (begun[:, None] + jnp.arange(length)) % steps_per_row]
-        mixed = self.spec.mix * own.max(-1) + (1 - self.spec.mix) * own.mean(-1)
-        weight = jnp.where(whole, self._weight(mixed), 0.0)
-        tree = set_leaves(state.tree, jnp.arange(rows)[:, None], begun[None] % steps_per_row, weight)
-        return replace(state, priority=kept, tree=tree, highest=jnp.maximum(state.highest, jnp.max(given)))
+        first = state.written - len(slots) - (length - 1) + jnp.arange(len(slots) + length - 1)
+        complete = (first >= 0) & (first + length <= state.written) & (first % self.spec.period == 0)
+        steps = priorities[:, (first[:, None] + jnp.arange(length)) % steps_per_row]
+        mixed = self.spec.mix * steps.max(-1) + (1 - self.spec.mix) * steps.mean(-1)
+        weight = jnp.where(complete, self._weight(mixed), 0.0)
+        tree = set_leaves(state.tree, jnp.arange(rows)[:, None], first[None] % steps_per_row, weight)
+        return replace(state, priority=priorities, tree=tree, highest=jnp.maximum(state.highest, jnp.max(new)))
 
-    def _draw_alike(self, state: DeviceTable, key: jax.Array, n: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def _draw_uniform(self, state: DeviceTable, key: jax.Array, n: int) -> tuple[jax.Array, jax.Array, jax.Array]:
         rows = state_rows(state)
-        first, count = self._begun(state)
+        first, count = self._first_and_count(state)
         key_row, key_item = jax.random.split(key)
         row = jax.random.randint(key_row, (n,), 0, rows)
         item = jax.random.randint(key_item, (n,), 0, jnp.maximum(count, 1))
         probability = jnp.broadcast_to(1.0 / (jnp.maximum(count, 1) * rows).astype(jnp.float32), (n,))
         return row, (first + item * self.spec.period) % self.spec.steps_per_row, probability
 
-    def _draw_by_weight(self, state: DeviceTable, key: jax.Array, n: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def _draw_prioritised(self, state: DeviceTable, key: jax.Array, n: int) -> tuple[jax.Array, jax.Array, jax.Array]:
         assert state.tree is not None
         sums = jnp.cumsum(state.tree[:, 1])
-        # One draw in each of n equal parts of the whole: each item is drawn as often, with less chance in it.
+        # Stratified sampling: one draw in each of n equal parts of the total lowers the variance of the counts.
         mass = (jnp.arange(n) + jax.random.uniform(key, (n,))) / n * sums[-1]
         row = jnp.minimum(jnp.searchsorted(sums, mass, side="right"), len(sums) - 1)
         slot, weight = find_leaf(state.tree, row, mass - (sums[row] - state.tree[row, 1]))
         return row, slot, weight / sums[-1]
 
-    def _begun(self, state: DeviceTable) -> tuple[jax.Array, jax.Array]:
-        """The first step of an environment at which a whole item begins, and how many items it has."""
+    def _first_and_count(self, state: DeviceTable) -> tuple[jax.Array, jax.Array]:
+        """The number of the first step at which a complete item begins, and the number of items per environment."""
         period = self.spec.period
         oldest = jnp.maximum(state.written - self.spec.steps_per_row, 0)
         first = (oldest + period - 1) // period * period
@@ -167,28 +167,28 @@ def state_rows(state: DeviceTable) -> int:
 def set_leaves(
     tree: Float[Array, "B nodes"], row: Int[Array, "*n"], slot: Int[Array, "*n"], weight: Float[Array, "*n"]
 ) -> Float[Array, "B nodes"]:
-    """Sum trees with other weights at some leaves. Inner sums are taken anew, so that no error adds up."""
+    """Sum trees with new weights at some leaves. Inner sums are recomputed, so rounding errors do not accumulate."""
     leaves = tree.shape[1] // 2
 
-    def go_up(_: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def update_parents(_: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         tree, node = carry[0], carry[1] // 2
         return tree.at[row, node].set(tree[row, 2 * node] + tree[row, 2 * node + 1]), node
 
     node = leaves + slot
-    return jax.lax.fori_loop(0, leaves.bit_length() - 1, go_up, (tree.at[row, node].set(weight), node))[0]
+    return jax.lax.fori_loop(0, leaves.bit_length() - 1, update_parents, (tree.at[row, node].set(weight), node))[0]
 
 
 def find_leaf(
     tree: Float[Array, "B nodes"], row: Int[Array, " n"], mass: Float[Array, " n"]
 ) -> tuple[Int[Array, " n"], Float[Array, " n"]]:
-    """The leaves at which the weights up to there first pass `mass`, and their weights; never one that has none."""
+    """The leaves at which the cumulative weight first exceeds `mass`, and their weights; never a leaf of weight 0."""
     leaves = tree.shape[1] // 2
 
-    def go_down(_: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def descend(_: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         node, mass = carry
         left, right = tree[row, 2 * node], tree[row, 2 * node + 1]
-        go = ((mass >= left) & (right > 0)) | (left <= 0)
-        return 2 * node + go.astype(node.dtype), jnp.where(go, mass - left, mass)
+        go_right = ((mass >= left) & (right > 0)) | (left <= 0)
+        return 2 * node + go_right.astype(node.dtype), jnp.where(go_right, mass - left, mass)
 
-    node, _ = jax.lax.fori_loop(0, leaves.bit_length() - 1, go_down, (jnp.ones_like(row), mass))
+    node, _ = jax.lax.fori_loop(0, leaves.bit_length() - 1, descend, (jnp.ones_like(row), mass))
     return node - leaves, tree[row, node]

@@ -1,11 +1,11 @@
-"""What replay is to an algorithm: functions of a state, wherever the table is.
+"""The interface of replay for algorithms: pure functions of a state, for tables on the device and on the host.
 
-`insert` puts in what was collected, `sample` draws a batch of it, `update` changes priorities. Each is a fragment, so
-that a layout places them like anything else, and the state that they pass on is an ordinary part of the algorithm's: a
-table of arrays on the device, or no more than the name of one on the host. An algorithm is written once for both.
+`insert` adds collected steps, `sample` draws a batch, `update` changes priorities. Each is a fragment, so a layout can
+place it on a role. Their state is part of the algorithm's state: the table's arrays on the device, or a handle of a
+table on the host. An algorithm is written once for both.
 
-What is sampled is an *item*: `length` steps that follow each other in one environment. Items go through the ends of
-episodes: whoever learns from them knows where those are.
+A sample consists of *items*: `length` consecutive steps of one environment. Items cross the ends of episodes; the
+algorithm finds these in the steps.
 """
 
 from dataclasses import dataclass
@@ -22,16 +22,16 @@ ReplayKind = Literal["auto", "device", "host"]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Batch:
-    """Items drawn from a table, with axes of `shape` where [*n] stands."""
+    """Items drawn from a table; [*n] stands for the axes of `shape`."""
 
     steps: Any
     """Leaves [length, *n, ...]."""
     key: jax.Array
-    """By which `update` finds them."""
+    """The items' keys, for `update`."""
     probability: Float[Array, "*n"]
-    """Of being drawn, at every draw."""
+    """The probability of each item in each draw."""
     size: Float[Array, ""]
-    """How many items there were to draw from."""
+    """The number of items in the table."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -39,7 +39,7 @@ class Batch:
 
     @property
     def flattened(self) -> "Batch":
-        """The same with one axis in the place of all of `shape`."""
+        """The batch with one axis instead of the axes of `shape`."""
         rank = len(self.shape)
         steps = jax.tree.map(lambda x: x.reshape(x.shape[0], -1, *x.shape[1 + rank :]), self.steps)
         return Batch(steps, self.key.reshape(-1, *self.key.shape[rank:]), self.probability.reshape(-1), self.size)
@@ -47,18 +47,18 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class TableSpec:
-    """What a table keeps, and how it is drawn from."""
+    """The size of a replay table, its items, and how they are sampled."""
 
     capacity: int
-    """Steps in all, shared out over the environments."""
+    """Total number of steps, divided among the environments."""
     rows: int
-    """Environments in all."""
+    """Total number of environments."""
     length: int = 1
-    """Steps of an item."""
+    """Number of steps in an item."""
     period: int = 1
-    """An item begins at every step of an environment, or at every second ..."""
+    """An item begins at every `period`-th step of an environment."""
     sampler: str = "uniform"
-    """The selector that draws items, with its options: `prioritised:0.6`. Device tables have these two only."""
+    """The selector that draws items: `uniform`, `prioritised:0.6`, or, for host tables, any other registered one."""
     mix: float = 1.0
     """An item's first priority is between the mean (0) and the maximum (1) of its steps' priorities."""
 
@@ -75,23 +75,23 @@ class TableSpec:
 
 
 class Replay(Protocol):
-    """A table's functions; they are fragments called `replay.insert`, `replay.sample` and `replay.update`."""
+    """The functions of a table; they are the fragments `replay.insert`, `replay.sample` and `replay.update`."""
 
     @property
     def spec(self) -> TableSpec: ...
 
     def init(self, step: Any, key: jax.Array) -> Any:
-        """An empty table for steps like this one, leaves [B, ...]."""
+        """The state of an empty table for steps like `step`, leaves [B, ...]."""
         ...
 
     def insert(self, state: Any, row: Int[Array, " B"], steps: Any, priority: Float[Array, "T B"] | None) -> Any:
-        """Put in steps of these environments, leaves [T, B, ...]; without priorities they get the highest there was."""
+        """Insert steps of the environments `row`, leaves [T, B, ...]. The default is the highest priority so far."""
         ...
 
     def sample(self, state: Any, key: jax.Array, shape: tuple[int, ...]) -> tuple[Any, Batch]:
-        """Draw items, with repetition. Where the first axis is that of the environments, replicas can share a batch."""
+        """Draw items with replacement. If `shape` begins with the environments' axis, replicas can divide a batch."""
         ...
 
     def update(self, state: Any, key: jax.Array, priority: Float[Array, "*n"]) -> Any:
-        """Change the priorities of items."""
+        """Set the priorities of items."""
         ...

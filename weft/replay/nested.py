@@ -1,8 +1,8 @@
-"""Between nested structures of arrays and flat lists of named columns.
+"""Converts between nested structures of arrays and flat lists of named columns.
 
-A step may be dictionaries, lists, tuples, NamedTuples and dataclasses, in any nesting; `None` holds nothing. A
-`Structure` is made once, from a step or from anything of that form with shapes and types, and then takes steps apart
-and puts them together. The columns of a step have the path to them as their name.
+A step may nest dictionaries, lists, tuples, NamedTuples and dataclasses; `None` has no columns. A `Structure` is
+created once, from a step or from shapes and dtypes of that form; it then flattens and unflattens steps. A column's
+name is the path to it.
 
 >>> structure = Structure({"obs": {"pixels": np.zeros((2, 2), np.uint8), "speed": np.float32(0)}, "rest": (1, None)})
 >>> structure.names
@@ -22,7 +22,7 @@ from weft.errors import WeftError
 
 
 class Column(NamedTuple):
-    """What one column holds for every step."""
+    """The name of a column, and the shape and dtype of its value in one step."""
 
     name: str
     shape: tuple[int, ...]
@@ -30,17 +30,19 @@ class Column(NamedTuple):
 
 
 class Structure:
-    """The form of a step."""
+    """The nested form of a step."""
 
     def __init__(self, signature: Any) -> None:
         self.columns: tuple[Column, ...] = tuple(_columns(signature, ""))
         self.names = tuple(column.name for column in self.columns)
         self._root = _branch(signature)
         if len(set(self.names)) < len(self.names) or not self.names:
-            raise WeftError(f"the columns of the signature are {list(self.names)}: expected names that differ")
+            raise WeftError(
+                f"the columns of the signature are {list(self.names)}: expected at least one, and names that differ"
+            )
 
     def flatten(self, tree: Any) -> list[Any]:
-        """The leaves of a value of this form, in the order of the columns."""
+        """The leaves of a step of this form, in the order of the columns."""
         leaves: list[Any] = []
         try:
             _flatten(self._root, tree, leaves)
@@ -51,12 +53,12 @@ class Structure:
         return leaves
 
     def unflatten(self, leaves: Iterable[Any]) -> Any:
-        """The value that `flatten` took apart."""
+        """The step with these leaves; the inverse of `flatten`."""
         return _unflatten(self._root, iter(leaves))
 
 
 def by_name(names: Sequence[str], leaves: Iterable[Any]) -> Any:
-    """Nested dictionaries with these leaves: the plain form of a step, whatever its types were.
+    """Nested dictionaries with these leaves: a step without its original container types.
 
     >>> by_name(["obs/pixels", "obs/speed"], [1, 2])
     {'obs': {'pixels': 1, 'speed': 2}}
@@ -69,14 +71,14 @@ def by_name(names: Sequence[str], leaves: Iterable[Any]) -> Any:
             inner = inner.setdefault(part, {}) if isinstance(inner, dict) else inner
         if not isinstance(inner, dict) or last in inner:
             raise WeftError(
-                f"column {name!r} has the name of another, or one is inside the other: give them other names"
+                f"column {name!r} has the name of another column, or one is nested in the other: give them other names"
             )
         inner[last] = leaf
     return tree[""] if list(tree) == [""] else tree
 
 
 class _Branch(NamedTuple):
-    """A node of a structure; a leaf is None in its place."""
+    """An inner node of a structure; its leaves are None in `parts`."""
 
     parts: tuple["_Branch | None", ...]
     get: Callable[[Any], Sequence[Any]]
@@ -84,7 +86,7 @@ class _Branch(NamedTuple):
 
 
 def _children(tree: Any) -> dict[str, Any] | None:
-    """The named parts of a node, or None for a leaf."""
+    """The children of a node by name, or None for a leaf."""
     if isinstance(tree, Mapping):
         return {str(name): part for name, part in tree.items()}
     if isinstance(tree, tuple) and (fields := getattr(tree, "_fields", None)):
@@ -105,26 +107,26 @@ def _branch(tree: Any) -> _Branch | None:
         keys = list(tree)
         return _Branch(parts, _getter(keys), lambda leaves: dict(zip(keys, leaves, strict=True)))
     if tree is None:
-        return _Branch((), lambda given: () if given is None else (given,), lambda leaves: None)
+        return _Branch((), lambda value: () if value is None else (value,), lambda leaves: None)
     if hasattr(tree, "_fields"):
-        return _Branch(parts, lambda given: [getattr(given, name) for name in names], type(tree)._make)
+        return _Branch(parts, lambda value: [getattr(value, name) for name in names], type(tree)._make)
     if isinstance(tree, list | tuple):
-        return _Branch(parts, lambda given: given, type(tree))
+        return _Branch(parts, lambda value: value, type(tree))
     return _Branch(
         parts,
-        lambda given: [getattr(given, name) for name in names],
+        lambda value: [getattr(value, name) for name in names],
         lambda leaves: type(tree)(**dict(zip(names, leaves, strict=True))),
     )
 
 
 def _getter(keys: list[Any]) -> Callable[[Any], Sequence[Any]]:
-    """The values of these keys, of a mapping that has no others."""
-    count, values = len(keys), itemgetter(*keys) if len(keys) > 1 else lambda given: tuple(given[key] for key in keys)
+    """A function that returns the values of these keys from a mapping with exactly these keys."""
+    count, values = len(keys), itemgetter(*keys) if len(keys) > 1 else lambda value: tuple(value[key] for key in keys)
 
-    def get(given: Any) -> Sequence[Any]:
-        if len(given) != count:
+    def get(mapping: Any) -> Sequence[Any]:
+        if len(mapping) != count:
             raise KeyError
-        return values(given)
+        return values(mapping)
 
     return get
 

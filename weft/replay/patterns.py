@@ -1,7 +1,7 @@
-"""Patterns: what of an item is read when it is sampled, column by column, so that nothing else is moved.
+"""Patterns select the parts of an item that a sample contains, column by column, so that nothing else is copied.
 
-A pattern says for every name of the sample what it is: the first step of a column, the last, all, some, or stacks of
-frames. An n-step item is read as a transition by
+A pattern maps each name in the sample to a part of a column: its first step, its last, all, some, or stacks of frames.
+This pattern reads an n-step item as a transition:
 
 >>> n_step = Pick({"obs": First(), "action": First(), "reward": All(), "last_obs": Last("obs")})
 >>> store = Store({"obs": np.zeros(2), "action": 0, "reward": 0.0}, capacity=10)
@@ -11,7 +11,7 @@ frames. An n-step item is read as a transition by
 >>> data["action"].tolist(), data["reward"].tolist(), data["last_obs"].tolist()
 ([5], [[1.0, 2.0, 3.0, 0.0]], [[4.0, 5.0]])
 
-A name that is that of a nested column, such as "obs" of "obs/pixels" and "obs/speed", reads all that is in it.
+The name of a nested column, such as "obs" for "obs/pixels" and "obs/speed", reads all columns inside it.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,13 +27,13 @@ from weft.replay.store import Store
 
 
 class Pattern(Protocol):
-    """Reads the steps of sampled items from a store; `longest` is the most steps that an item of the table has."""
+    """Reads sampled items from a store; `longest` is the maximum length of the table's items."""
 
     def read(self, store: Store, items: Items, longest: int) -> Any: ...
 
 
 class Part(Protocol):
-    """Reads one name of a pattern; `column` is the one of the name unless the part says another."""
+    """Reads one name of a pattern, from `column` or, if that is None, from the column of that name."""
 
     @property
     def column(self) -> str | None: ...
@@ -43,32 +43,32 @@ class Part(Protocol):
 
 @dataclass(frozen=True)
 class Whole:
-    """Items as they are, all columns: [n, ...] if they are of one step, else [n, longest, ...], zeros at the end."""
+    """All columns of the items: [n, ...] if `longest` is 1, else [n, longest, ...] with zeros after an item's end."""
 
     def read(self, store: Store, items: Items, longest: int) -> Any:
         if longest == 1:
             return store.read(items.start)
         steps = np.arange(longest)
         data = store.read(items.start[:, None] + steps * store.rows)
-        over = steps >= items.length[:, None]
-        if over.any():
+        beyond_end = steps >= items.length[:, None]
+        if beyond_end.any():
             for column in store.structure.flatten(data):
-                column[over] = 0
+                column[beyond_end] = 0
         return data
 
 
 @dataclass(frozen=True)
 class Pick:
-    """Every name of the sample, and what of which column it is."""
+    """The parts to read, by their names in the sample."""
 
     parts: Mapping[str, Part]
 
     def read(self, store: Store, items: Items, longest: int) -> Any:
-        found: dict[str, np.ndarray] = {}
+        columns: dict[str, np.ndarray] = {}
         for name, part in self.parts.items():
-            for inner, column in _within(store, part.column or name).items():
-                found[name + inner] = part.read(store, column, items, longest)
-        return by_name(list(found), found.values())
+            for suffix, column in _columns_under(store, part.column or name).items():
+                columns[name + suffix] = part.read(store, column, items, longest)
+        return by_name(list(columns), columns.values())
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class First:
     column: str | None = None
 
     def read(self, store: Store, column: np.ndarray, items: Items, longest: int) -> np.ndarray:
-        return _take(column, items.start)
+        return _read_column(column, items.start)
 
 
 @dataclass(frozen=True)
@@ -88,27 +88,29 @@ class Last:
     column: str | None = None
 
     def read(self, store: Store, column: np.ndarray, items: Items, longest: int) -> np.ndarray:
-        return _take(column, items.start + (items.length - 1) * np.int64(store.rows))
+        return _read_column(column, items.start + (items.length - 1) * np.int64(store.rows))
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps from `start` up to `stop`, as in a slice: [n, stop - start, ...], with zeros after an item's end."""
+    """The steps `start:stop` of an item: [n, stop - start, ...], with zeros after its end."""
 
     start: int = 0
     stop: int | None = None
     column: str | None = None
 
     def read(self, store: Store, column: np.ndarray, items: Items, longest: int) -> np.ndarray:
-        return self.each(store, items, longest, lambda positions: _take(column, positions))
+        return self.read_steps(store, items, longest, lambda positions: _read_column(column, positions))
 
-    def each(self, store: Store, items: Items, longest: int, read: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-        """What `read` gives for the positions of the steps, with zeros where an item is over."""
+    def read_steps(
+        self, store: Store, items: Items, longest: int, read: Callable[[np.ndarray], np.ndarray]
+    ) -> np.ndarray:
+        """The result of `read` at the positions of the selected steps, with zeros after an item's end."""
         steps = np.arange(longest)[self.start : self.stop]
         data = read(items.start[:, None] + steps * store.rows)
-        over = steps >= items.length[:, None]
-        if over.any():
-            data[over] = 0
+        beyond_end = steps >= items.length[:, None]
+        if beyond_end.any():
+            data[beyond_end] = 0
         return data
 
 
@@ -121,8 +123,8 @@ def All(column: str | None = None) -> Steps:
 class FrameStack:
     """Each step of `of` with the `count` - 1 frames before it, the newest last: [..., count, ...].
 
-    Frames do not cross the start of an episode, which the column `start` (true at the first step) or `ended` (true at
-    the last) tells, nor do they go to before what the store holds: there the first frame is repeated.
+    A stack does not cross the start of an episode, given by the column `start` (true at the first step) or `ended`
+    (true at the last step), nor the oldest step in the store: the first frame is repeated instead.
     """
 
     count: int
@@ -135,41 +137,41 @@ class FrameStack:
         if self.count < 1 or (self.start is None) == (self.ended is None):
             raise WeftError(
                 f"a stack of {self.count} frames with start={self.start!r} and ended={self.ended!r}: expected at least "
-                "one frame, and one of both: the column that is true at an episode's first step, or at its last"
+                "one frame, and either start= or ended=: a column that is true at an episode's first or last step"
             )
 
     def read(self, store: Store, column: np.ndarray, items: Items, longest: int) -> np.ndarray:
         def stacked(positions: np.ndarray) -> np.ndarray:
-            return _take(column, self._frames(store, positions))
+            return _read_column(column, self._frames(store, positions))
 
         if isinstance(self.of, Steps):
-            return self.of.each(store, items, longest, stacked)
-        place = 0 if isinstance(self.of, First) else items.length - 1
-        return stacked(items.start + place * np.int64(store.rows))
+            return self.of.read_steps(store, items, longest, stacked)
+        step = 0 if isinstance(self.of, First) else items.length - 1
+        return stacked(items.start + step * np.int64(store.rows))
 
     def _frames(self, store: Store, positions: np.ndarray) -> np.ndarray:
         """The positions of the frames of each stack: [..., count]."""
         frames = [positions]
         for _ in range(self.count - 1):
             later, earlier = frames[0], frames[0] - store.rows
-            same = store.holds(earlier)
+            same_episode = store.holds(earlier)
             if self.start is not None:
-                same &= ~_take(store.column(self.start), later).astype(bool)
+                same_episode &= ~_read_column(store.column(self.start), later).astype(bool)
             if self.ended is not None:
-                same &= ~_take(store.column(self.ended), earlier).astype(bool)
-            frames.insert(0, np.where(same, earlier, later))
+                same_episode &= ~_read_column(store.column(self.ended), earlier).astype(bool)
+            frames.insert(0, np.where(same_episode, earlier, later))
         return np.stack(frames, axis=-1)
 
 
-def _take(column: np.ndarray, positions: np.ndarray) -> np.ndarray:
+def _read_column(column: np.ndarray, positions: np.ndarray) -> np.ndarray:
     return column.take(positions % len(column), axis=0, mode="clip")
 
 
-def _within(store: Store, name: str) -> dict[str, np.ndarray]:
-    """The columns of a name by what follows it: itself, or all that are nested in it."""
-    inside = {
+def _columns_under(store: Store, name: str) -> dict[str, np.ndarray]:
+    """The column `name`, or the columns nested in it, by the rest of their names."""
+    columns = {
         column[len(name) :]: store.column(column)
         for column in store.structure.names
         if column == name or column.startswith(name + "/")
     }
-    return inside or {"": store.column(name)}
+    return columns or {"": store.column(name)}

@@ -1,4 +1,4 @@
-"""Pipelines: what is done to every batch, declared as data, so that a server can do it before anything is moved.
+"""Pipelines: operations on every batch, declared as data, so that a server can apply them before it sends the batch.
 
 >>> pipeline = Pipeline().concat(("obs", "goal"), into="x").reduce("reward", "sum", axis=1).drop("goal", "obs")
 >>> batch = {"obs": np.ones((2, 3)), "goal": np.zeros((2, 1)), "reward": np.array([[1, 2], [3, 4]])}
@@ -7,7 +7,7 @@
 >>> Pipeline.from_json(pipeline.to_json()) == pipeline
 True
 
-Columns have the names of the store: "obs/pixels" is inside "obs". The first axis is that of the batch.
+Columns have the names of the store: "obs/pixels" is inside "obs". The first axis is the batch axis.
 """
 
 import inspect
@@ -23,11 +23,11 @@ from weft.replay.nested import Structure, by_name
 
 Columns = dict[str, np.ndarray]
 Stage = tuple[str, dict[str, Any]]
-"""The name of an operation, and its arguments: numbers, text and lists of these."""
+"""The name of an operation, and its arguments: numbers, strings, and lists of them."""
 
-MOST = 1 << 32
-"""Bytes of a column that is made of others, at most."""
-REDUCE: dict[str, Callable[..., Any]] = {
+MAX_BYTES = 1 << 32
+"""The largest column in bytes that an operation may combine from others."""
+REDUCTIONS: dict[str, Callable[..., Any]] = {
     "sum": np.sum,
     "mean": np.mean,
     "max": np.max,
@@ -39,55 +39,55 @@ REDUCE: dict[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Operations on the columns of a batch, one after the other; every method gives a longer pipeline."""
+    """A sequence of operations on the columns of a batch; every method returns a longer pipeline."""
 
     stages: tuple[Stage, ...] = ()
 
     def __call__(self, data: Any) -> Any:
-        """The batch, nested, after all operations; as nested dictionaries."""
+        """Apply all operations to a nested batch; the result is nested dictionaries."""
         structure = Structure(data)
         columns = dict(zip(structure.names, structure.flatten(data), strict=True))
         for name, arguments in self.stages:
             try:
                 OPERATIONS[name](columns, **arguments)
             except (ValueError, IndexError, TypeError) as error:
-                raise WeftError(f"pipeline: {name} of {_short(arguments)} is not possible: {error}") from error
+                raise WeftError(f"pipeline: {name} of {_format(arguments)} failed: {error}") from error
         return by_name(list(columns), columns.values())
 
     def concat(self, names: Sequence[str], into: str, axis: int = -1) -> "Pipeline":
-        """Columns one after the other along an axis, as a new column."""
+        """Concatenate columns along an axis, into a new column."""
         return self._with("concat", names=list(names), into=into, axis=axis)
 
     def stack(self, names: Sequence[str], into: str, axis: int = 1) -> "Pipeline":
-        """Columns beside each other along a new axis, as a new column."""
+        """Stack columns along a new axis, into a new column."""
         return self._with("stack", names=list(names), into=into, axis=axis)
 
     def slice(self, name: str, start: int | None, stop: int | None, axis: int = 1) -> "Pipeline":
-        """A part of a column along an axis."""
+        """Slice a column along an axis."""
         return self._with("slice", name=name, start=start, stop=stop, axis=axis)
 
     def transpose(self, name: str, *axes: int) -> "Pipeline":
-        """The axes of a column in another order."""
+        """Reorder the axes of a column."""
         return self._with("transpose", name=name, axes=list(axes))
 
     def reduce(self, name: str, how: str, axis: int = 1) -> "Pipeline":
-        """A column without an axis: its "sum", "mean", "max", "min", "any" or "all"."""
+        """Reduce a column along an axis: "sum", "mean", "max", "min", "any" or "all"."""
         return self._with("reduce", name=name, how=how, axis=axis)
 
     def cast(self, name: str, dtype: Any) -> "Pipeline":
-        """A column as another type of number."""
+        """Cast a column to another numeric dtype."""
         return self._with("cast", name=name, dtype=np.dtype(dtype).str)
 
     def rename(self, name: str, into: str) -> "Pipeline":
-        """A column under another name."""
+        """Rename a column."""
         return self._with("rename", name=name, into=into)
 
     def drop(self, *names: str) -> "Pipeline":
-        """Without some columns."""
+        """Drop columns."""
         return self._with("drop", names=list(names))
 
     def keep(self, *names: str) -> "Pipeline":
-        """Without all other columns."""
+        """Drop all other columns."""
         return self._with("keep", names=list(names))
 
     def to_json(self) -> str:
@@ -95,11 +95,11 @@ class Pipeline:
 
     @classmethod
     def from_json(cls, text: str) -> "Pipeline":
-        """The pipeline of a text from anybody: refused unless it is one."""
+        """Parse untrusted JSON; raises unless it is a valid pipeline."""
         try:
             stages = [(str(name), dict(arguments)) for name, arguments in json.loads(text)]
         except (ValueError, TypeError) as error:
-            raise WeftError(f"pipeline: expected JSON as to_json gives it; given {text[:60]!r}") from error
+            raise WeftError(f"pipeline: expected JSON from to_json; given {text[:60]!r}") from error
         pipeline = cls()
         for name, arguments in stages:
             pipeline = pipeline._with(name, **arguments)
@@ -111,11 +111,11 @@ class Pipeline:
 
 
 def _concat(columns: Columns, names: list[str], into: str, axis: int) -> None:
-    columns[into] = np.concatenate(_together(columns, names), axis=axis)
+    columns[into] = np.concatenate(_get_all(columns, names), axis=axis)
 
 
 def _stack(columns: Columns, names: list[str], into: str, axis: int) -> None:
-    columns[into] = np.stack(_together(columns, names), axis=axis)
+    columns[into] = np.stack(_get_all(columns, names), axis=axis)
 
 
 def _slice(columns: Columns, name: str, start: int | None, stop: int | None, axis: int) -> None:
@@ -129,9 +129,9 @@ def _transpose(columns: Columns, name: str, axes: list[int]) -> None:
 
 def _reduce(columns: Columns, name: str, how: str, axis: int) -> None:
     column = _get(columns, name)
-    # A sum of small numbers would be of a larger type; a mean of whole ones is a fraction and stays one.
-    same = {"dtype": column.dtype} if how == "sum" and column.dtype.kind != "b" else {}
-    columns[name] = REDUCE[how](column, axis=axis, **same)
+    # NumPy sums small integers in a larger type; keep the column's. A mean of integers stays a float.
+    dtype = {"dtype": column.dtype} if how == "sum" and column.dtype.kind != "b" else {}
+    columns[name] = REDUCTIONS[how](column, axis=axis, **dtype)
 
 
 def _cast(columns: Columns, name: str, dtype: str) -> None:
@@ -150,9 +150,9 @@ def _drop(columns: Columns, names: list[str]) -> None:
 
 
 def _keep(columns: Columns, names: list[str]) -> None:
-    kept = {name: _get(columns, name) for name in names}
+    selected = {name: _get(columns, name) for name in names}
     columns.clear()
-    columns.update(kept)
+    columns.update(selected)
 
 
 OPERATIONS: dict[str, Callable[..., None]] = {
@@ -167,7 +167,7 @@ OPERATIONS: dict[str, Callable[..., None]] = {
     "keep": _keep,
 }
 
-_KINDS: dict[str, Callable[[Any], bool]] = {
+_VALID: dict[str, Callable[[Any], bool]] = {
     "name": lambda value: isinstance(value, str),
     "into": lambda value: isinstance(value, str) and bool(value),
     "names": lambda value: isinstance(value, list) and bool(value) and all(isinstance(name, str) for name in value),
@@ -175,21 +175,21 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     "axis": lambda value: type(value) is int,
     "start": lambda value: value is None or type(value) is int,
     "stop": lambda value: value is None or type(value) is int,
-    "how": lambda value: value in REDUCE,
+    "how": lambda value: value in REDUCTIONS,
     "dtype": lambda value: isinstance(value, str) and value[1:2] in tuple("biuf"),
 }
-"""What each argument may be."""
+"""Whether a value is valid for an argument, by the argument's name."""
 
 
 def _check(operation: str, arguments: dict[str, Any]) -> None:
     if operation not in OPERATIONS:
-        raise unknown("operation of a pipeline", operation, OPERATIONS)
+        raise unknown("pipeline operation", operation, OPERATIONS)
     expected = list(inspect.signature(OPERATIONS[operation]).parameters)[1:]
     if sorted(arguments) != sorted(expected):
-        raise WeftError(f"pipeline: {operation} has the arguments {sorted(arguments)}: expected {sorted(expected)}")
+        raise WeftError(f"pipeline: {operation} got the arguments {sorted(arguments)}: expected {sorted(expected)}")
     for name, value in arguments.items():
-        if not _KINDS[name](value):
-            raise WeftError(f"pipeline: {operation} with {name}={value!r}, which is not possible")
+        if not _VALID[name](value):
+            raise WeftError(f"pipeline: {operation} got an invalid argument {name}={value!r}")
 
 
 def _get(columns: Columns, name: str) -> np.ndarray:
@@ -198,14 +198,16 @@ def _get(columns: Columns, name: str) -> np.ndarray:
     return columns[name]
 
 
-def _together(columns: Columns, names: list[str]) -> list[np.ndarray]:
-    """Columns that become one, unless that were too large: a few lines could ask for any amount of memory."""
+def _get_all(columns: Columns, names: list[str]) -> list[np.ndarray]:
+    """Columns to combine; raises if the result would be too large, because a short request could exhaust memory."""
     parts = [_get(columns, name) for name in names]
     size = sum(part.nbytes for part in parts)
-    if size > MOST:
-        raise WeftError(f"pipeline: {len(parts)} columns of {size:,} bytes would be one: expected at most {MOST:,}")
+    if size > MAX_BYTES:
+        raise WeftError(
+            f"pipeline: {len(parts)} columns of {size:,} bytes in total: expected at most {MAX_BYTES:,} to combine"
+        )
     return parts
 
 
-def _short(arguments: dict[str, Any]) -> str:
+def _format(arguments: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in arguments.items())
