@@ -1,4 +1,4 @@
-"""What is recorded is what is read, however it came in pieces and wherever the recording stopped."""
+"""Datasets are read as they were written, in whatever parts they were written and wherever writing stopped."""
 
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
     file=st.integers(1, 40),
     rest=st.integers(0, 3),
 )
-def test_what_is_recorded_in_pieces_is_read_whole(
+def test_a_dataset_written_in_parts_is_read_completely(
     tmp_path_factory: pytest.TempPathFactory,
     source: Source,
     lengths: list[int],
@@ -74,7 +74,7 @@ def test_what_is_recorded_in_pieces_is_read_whole(
     file: int,
     rest: int,
 ) -> None:
-    """What is left over of an episode that did not end is not there."""
+    """The steps of an unfinished episode are dropped."""
     folder = tmp_path_factory.mktemp("played") / "data"
     steps, total, at = steps_of(source, lengths), sum(lengths), 0
     with DatasetWriter(folder, source, rows_per_group=group, rows_per_file=file) as writer:
@@ -95,7 +95,7 @@ def test_what_is_recorded_in_pieces_is_read_whole(
         assert last["terminated"] or last["truncated"], "a file holds whole episodes"
 
 
-def test_episodes_are_numbered_over_all_files(tmp_path: Path) -> None:
+def test_episode_numbers_continue_across_files(tmp_path: Path) -> None:
     with DatasetWriter(tmp_path / "data", SOURCES[0], rows_per_group=1, rows_per_file=5) as writer:
         for length in (3, 4, 2):
             writer.write(steps_of(SOURCES[0], [length]))
@@ -104,7 +104,7 @@ def test_episodes_are_numbered_over_all_files(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "data").column("episode").to_pylist() == [0] * 3 + [1] * 4 + [2] * 2
 
 
-def test_nested_names_are_the_columns(tmp_path: Path) -> None:
+def test_nested_observations_become_columns_named_by_path(tmp_path: Path) -> None:
     with DatasetWriter(tmp_path / "data", SOURCES[1]) as writer:
         writer.write(steps_of(SOURCES[1], [2, 3]))
     table = pq.read_table(tmp_path / "data")
@@ -112,7 +112,7 @@ def test_nested_names_are_the_columns(tmp_path: Path) -> None:
     assert table.column("final_obs/image").null_count == 3, "only where an episode ended"
 
 
-def test_a_recording_that_fails_leaves_whole_files_only(tmp_path: Path) -> None:
+def test_a_failed_recording_leaves_only_complete_files(tmp_path: Path) -> None:
     with (
         pytest.raises(KeyboardInterrupt),
         DatasetWriter(tmp_path / "data", SOURCES[0], rows_per_group=2, rows_per_file=4) as writer,
@@ -124,7 +124,7 @@ def test_a_recording_that_fails_leaves_whole_files_only(tmp_path: Path) -> None:
     assert len(read(tmp_path / "data")) == 5
 
 
-def test_a_recording_that_is_killed_leaves_what_can_be_read(tmp_path: Path) -> None:
+def test_a_killed_recording_leaves_a_readable_dataset(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path / "data", SOURCES[0], rows_per_group=2, rows_per_file=4)
     writer.write(steps_of(SOURCES[0], [5]))
     writer.write(steps_of(SOURCES[0], [3]))
@@ -134,13 +134,13 @@ def test_a_recording_that_is_killed_leaves_what_can_be_read(tmp_path: Path) -> N
     assert len(read(tmp_path / "data")) == 8
 
 
-def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_empty_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "old").touch()
     with pytest.raises(WeftError, match="already exists: give a folder that is empty"):
         DatasetWriter(tmp_path, SOURCES[0])
 
 
-def test_steps_of_another_form_are_refused(tmp_path: Path) -> None:
+def test_steps_of_another_form_are_rejected(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path / "data", SOURCES[0])
     with pytest.raises(WeftError, match="expected a step with the columns obs, action"):
         writer.write({"obs": np.zeros((2, 3))})
@@ -148,7 +148,7 @@ def test_steps_of_another_form_are_refused(tmp_path: Path) -> None:
         writer.write(steps_of(SOURCES[0], [2]) | {"obs": np.zeros((2, 4))})
 
 
-def test_what_is_no_dataset_is_refused(tmp_path: Path) -> None:
+def test_folders_without_a_dataset_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(WeftError, match="no dataset in .*: it holds no .parquet file"):
         read(tmp_path)
     pq.write_table(pa.table({"obs": [1]}), tmp_path / "other.parquet")
@@ -157,7 +157,7 @@ def test_what_is_no_dataset_is_refused(tmp_path: Path) -> None:
             function(tmp_path)
 
 
-def test_a_dataset_is_a_table() -> None:
+def test_a_dataset_becomes_a_replay_table() -> None:
     source = SOURCES[1]
     dataset = Dataset(source, steps_of(source, [4, 5]))
     data, info = dataset.table().sample(6)
@@ -183,7 +183,7 @@ def collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("collection")
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_minari_s_datasets_are_read() -> None:
+def test_minari_datasets_are_read() -> None:
     ends = [{"terminated": True, "truncated": False}, {"terminated": False, "truncated": False}]
     minari.create_dataset_from_buffers(
         "weft/test-v0",
@@ -202,6 +202,6 @@ def test_minari_s_datasets_are_read() -> None:
 
 
 @pytest.mark.usefixtures("collection")
-def test_what_minari_does_not_have_is_refused() -> None:
+def test_unknown_minari_datasets_are_rejected() -> None:
     with pytest.raises(WeftError, match="`minari download nobody/nothing-v0` downloads it"):
         describe("minari:nobody/nothing-v0")

@@ -1,4 +1,4 @@
-"""However the steps of many environments come, what is written are the whole episodes of each."""
+"""The whole episodes of each environment are written, in whatever parts the steps arrive."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ kinds = st.lists(st.lists(st.sampled_from([GOES_ON] * 4 + [TERMINATED, TRUNCATED
 
 
 def steps_of(kinds: np.ndarray) -> dict[str, Any]:
-    """Steps [T, B] of these kinds; the reward tells which step of which environment it is."""
+    """Steps [T, B] of these kinds; the reward identifies the step and its environment."""
     time, row = np.indices(kinds.shape)
     reward = np.asarray(1000 * row + time, np.float32)
     obs = np.expand_dims(reward, -1)
@@ -34,7 +34,7 @@ def steps_of(kinds: np.ndarray) -> dict[str, Any]:
 
 
 def episodes_of(kinds: np.ndarray) -> list[list[tuple[float, bool]]]:
-    """What is expected of every environment: the rewards of its episodes, and whether they terminated."""
+    """The expected episodes of each environment: their rewards, and whether they terminated."""
     found = []
     for row, column in enumerate(kinds.T):
         episodes: list[Any] = [([], False)]
@@ -51,7 +51,7 @@ def episodes_of(kinds: np.ndarray) -> list[list[tuple[float, bool]]]:
 
 
 def found_in(folder: Path) -> dict[int, tuple[list[float], bool]]:
-    """The rewards of every episode by its number, and whether it terminated."""
+    """The episodes in a folder by number: their rewards, and whether they terminated."""
     rows = pq.read_table(folder).to_pylist() if list(folder.glob("*.parquet")) else []
     episodes: dict[int, Any] = {}
     for row in rows:
@@ -65,7 +65,7 @@ def found_in(folder: Path) -> dict[int, tuple[list[float], bool]]:
 
 @settings(max_examples=60)
 @given(kinds=kinds, pieces=st.lists(st.integers(1, 5), min_size=1), at_once=st.integers(1, 8))
-def test_whole_episodes_of_each_are_written(
+def test_the_whole_episodes_of_each_environment_are_written(
     tmp_path_factory: pytest.TempPathFactory, kinds: Any, pieces: list[int], at_once: int
 ) -> None:
     folder = tmp_path_factory.mktemp("data")
@@ -86,7 +86,7 @@ def test_whole_episodes_of_each_are_written(
     assert found_in(folder) == expected
 
 
-def test_what_is_reset_goes_on_in_another_episode(tmp_path: Path) -> None:
+def test_a_restart_begins_a_new_episode(tmp_path: Path) -> None:
     steps = steps_of(np.full((2, 3), GOES_ON))
     writer = EpisodeWriter(tmp_path, SOURCE, rows=ROWS, num_envs=NUM_ENVS)
     writer.write(steps, restarted=True)
@@ -95,7 +95,7 @@ def test_what_is_reset_goes_on_in_another_episode(tmp_path: Path) -> None:
     assert sorted(found_in(tmp_path)) == [4, 5, 6, 12, 13, 14] and len(read(tmp_path)) == 12
 
 
-def test_what_is_given_may_change_afterwards(tmp_path: Path) -> None:
+def test_the_caller_may_modify_its_arrays_afterwards(tmp_path: Path) -> None:
     steps = steps_of(np.full((2, 3), GOES_ON))
     writer = EpisodeWriter(tmp_path, SOURCE, rows=ROWS, num_envs=NUM_ENVS)
     writer.write(steps)
@@ -104,7 +104,7 @@ def test_what_is_given_may_change_afterwards(tmp_path: Path) -> None:
     assert read(tmp_path).steps["reward"].min() == 0.0
 
 
-def test_steps_that_come_too_late_are_left_out(tmp_path: Path) -> None:
+def test_steps_after_close_are_ignored(tmp_path: Path) -> None:
     steps = steps_of(np.full((2, 3), TERMINATED))
     writer = EpisodeWriter(tmp_path, SOURCE, rows=ROWS, num_envs=NUM_ENVS)
     writer.write(steps)
@@ -113,7 +113,7 @@ def test_steps_that_come_too_late_are_left_out(tmp_path: Path) -> None:
     assert len(read(tmp_path)) == 6
 
 
-def test_a_disk_that_fails_leaves_what_can_be_read(tmp_path: Path) -> None:
+def test_a_disk_failure_leaves_a_readable_dataset(tmp_path: Path) -> None:
     steps = steps_of(np.full((4, 3), TERMINATED))
     with patch.object(episode_writer, "BUFFERED_STEPS", 1), patch.object(episode_writer, "ROWS_PER_GROUP", 1):
         writer = EpisodeWriter(tmp_path, SOURCE, rows=ROWS, num_envs=NUM_ENVS)

@@ -1,4 +1,4 @@
-"""What training plays is recorded as it was, under any layout, and recording changes nothing of it."""
+"""Recording stores the steps of a training run, under any layout, and does not change the run."""
 
 import sys
 from dataclasses import replace
@@ -41,28 +41,28 @@ SIZE = 4 * 8
 
 
 class Pushed(Slope):
-    """A ball on a slope that can be wrapped: nothing that wraps it cuts it off."""
+    """A slope environment that accepts the argument `last`, so that it can be wrapped."""
 
     def step(self, state: Any, action: jax.Array, key: jax.Array, last: None = None) -> tuple[Any, TimeStep]:
         return super().step(state, action, key)
 
 
 def end_of(world: World, layout: str, *, algo: Algorithm = SMALL, iterations: int = 6) -> Any:
-    """The state after some iterations, computed with the fences that make layouts comparable."""
+    """The state after some iterations, computed with barriers so that layouts are comparable."""
     plan = Plan.of(algo, world, layout)
     with own_objects():
         return remove_recording(LocalEngine(plan.project(), barriers=True).run(plan.init(0), iterations))
 
 
 def play(env: Any, folder: Path, layout: str, *, wrappers: tuple[str, ...] = (), **options: Any) -> pa.Table:
-    """What some iterations record, in the order of the episodes' numbers."""
+    """The recorded steps of some iterations, ordered by episode number."""
     end_of(record_training(SMALL, World.of(env, options, wrappers), folder), layout)
     found = pq.read_table(folder)
     return found.take(pa.array(np.argsort(found.column("episode").to_numpy(), kind="stable")))
 
 
 def assert_whole(folder: Path) -> None:
-    """In every episode each step leads to the next, up to its end."""
+    """Check that the steps of each episode are contiguous up to its end."""
     steps = read(folder).steps
     inside = ~(steps["terminated"] | steps["truncated"])[:-1]
     episode = pq.read_table(folder).column("episode").to_numpy()
@@ -79,14 +79,14 @@ def fused(tmp_path_factory: pytest.TempPathFactory) -> pa.Table:
 
 
 @pytest.mark.parametrize("layout", ["actors", "seed", "allreduce"])
-def test_a_layout_records_what_the_fused_program_does(fused: pa.Table, layout: str, tmp_path: Path) -> None:
+def test_every_layout_records_the_same_dataset_as_fused(fused: pa.Table, layout: str, tmp_path: Path) -> None:
     assert len(fused) == 6 * SIZE and fused.equals(play(ENV, tmp_path / "data", layout))
     assert {0, 1, 2, 3} <= set(fused.column("episode").to_pylist()), "the first of each environment"
 
 
 @pytest.mark.parametrize(("env", "options"), [(Pushed, {}), (Counting, {"vector": "inprocess"})])
-def test_replicas_record_what_one_does(env: Any, options: dict[str, Any], tmp_path: Path) -> None:
-    """Of environments that are the same however they are shared out; each replica has files of its own."""
+def test_several_replicas_record_the_same_dataset_as_one(env: Any, options: dict[str, Any], tmp_path: Path) -> None:
+    """For environments that do not depend on their replica; each replica writes its own files."""
     fused = play(env, tmp_path / "fused", "fused", **options)
     assert len(fused) == 6 * SIZE and fused.equals(play(env, tmp_path / "two", "seed:envs=2", **options))
     names = sorted(path.name for path in (tmp_path / "two").iterdir())
@@ -100,7 +100,7 @@ def test_every_step_of_a_replica_is_recorded(layout: str, tmp_path: Path) -> Non
     assert_whole(tmp_path / "data")
 
 
-def test_actors_that_fill_a_table_are_recorded(tmp_path: Path) -> None:
+def test_asynchronous_actors_are_recorded(tmp_path: Path) -> None:
     algo = DQN(num_envs=4, hidden=(8,), batch_size=8, warm_up_steps=32)
     folder, out = tmp_path / "data", tmp_path / "run"
     result = weft.train(algo, ENV, layout="apex:actors=2", steps=200, record=folder, out=out, quiet=True)
@@ -108,7 +108,7 @@ def test_actors_that_fill_a_table_are_recorded(tmp_path: Path) -> None:
     assert_whole(folder)
 
 
-def test_an_environment_is_recorded_inside_of_its_wrappers(tmp_path: Path) -> None:
+def test_recording_happens_inside_the_wrappers(tmp_path: Path) -> None:
     wrappers = ("time_limit=3", "frame_stack=2", "normalise_obs", "normalise_reward")
     played = play(Counting, tmp_path / "data", "fused", wrappers=wrappers, vector="inprocess")
     found = read(tmp_path / "data")
@@ -125,7 +125,7 @@ def test_nested_observations_are_recorded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("env", [ENV, "gymnax:Pendulum-v1", Counting])
-def test_recording_changes_nothing(env: Any, tmp_path: Path) -> None:
+def test_recording_does_not_change_the_training(env: Any, tmp_path: Path) -> None:
     world = World.of(env, wrappers=["normalise_obs"])
     plain, watched = end_of(world, "fused"), end_of(record_training(SMALL, world, tmp_path / "data"), "fused")
     assert jax.tree.structure(plain) == jax.tree.structure(watched)
@@ -140,8 +140,10 @@ def test_an_evaluation_is_not_recorded(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
-def test_a_recorded_run_is_one_like_any_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is saved and evaluated without its recording, which is learned from."""
+def test_a_recorded_run_can_be_saved_evaluated_and_trained_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its saved state contains no recording, and another run trains from the dataset."""
     data, out = str(tmp_path / "data"), str(tmp_path / "run")
     small = ["--set", "num_envs=4", "horizon=8", "hidden=8", "--steps", str(4 * SIZE)]
     assert main(["train", "a2c", ENV, *small, "--wrap", "normalise_obs", "--record", data, "--out", out]) == 0
@@ -152,7 +154,7 @@ def test_a_recorded_run_is_one_like_any_other(tmp_path: Path, capsys: pytest.Cap
     assert "32 in 2 iterations" in capsys.readouterr().out
 
 
-def test_what_was_played_before_an_interrupt_is_there(tmp_path: Path) -> None:
+def test_an_interrupted_run_leaves_its_steps_in_the_dataset(tmp_path: Path) -> None:
     def interrupt(update: Any) -> None:
         if update.steps >= 4 * SIZE:
             raise KeyboardInterrupt
@@ -178,7 +180,7 @@ def error_of(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     return line
 
 
-def test_misuse_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+def test_user_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "file").touch()
@@ -189,8 +191,8 @@ def test_misuse_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
 
-def test_what_wrappers_learned_is_not_recorded(tmp_path: Path) -> None:
-    """Those that an environment is made with are inside of the recording."""
+def test_environments_inside_wrappers_with_statistics_are_rejected(tmp_path: Path) -> None:
+    """An environment's own wrappers, without statistics, are recorded too."""
     with pytest.raises(WeftError, match="NormaliseObs learns statistics, and these are not part of a dataset"):
         record_training(SMALL, World.of(lambda num_envs: normalise_obs(make(ENV, num_envs))), tmp_path / "data")
     play(lambda num_envs: frame_stack(make(ENV, num_envs), 3), tmp_path / "data", "fused")
@@ -198,13 +200,13 @@ def test_what_wrappers_learned_is_not_recorded(tmp_path: Path) -> None:
 
 
 class Silent(A2C):
-    """Never asks how episodes ended."""
+    """An algorithm that never calls `episodes`."""
 
     def step(self, env: Any, state: Any) -> Any:
         after, _ = env.step(state.env, jnp.zeros(env.num_envs, int), state.key)
         return replace(state, env=after), {}
 
 
-def test_an_algorithm_must_take_out_the_episodes(tmp_path: Path) -> None:
+def test_an_algorithm_must_call_episodes_once(tmp_path: Path) -> None:
     with pytest.raises(WeftError, match="silent calls env.episodes 0 times in an iteration"):
         record_training(Silent(num_envs=4), World.of(ENV), tmp_path / "data")

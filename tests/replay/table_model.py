@@ -1,4 +1,4 @@
-"""A table as plain dictionaries and lists: what every operation should do, one item after the other."""
+"""A reference model of a table with plain dictionaries and lists, one item at a time."""
 
 from dataclasses import dataclass, field
 

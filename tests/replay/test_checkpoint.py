@@ -24,7 +24,7 @@ SELECTORS = [Uniform, Fifo, Lifo, MinHeap, MaxHeap, Prioritised]
     times=st.sampled_from([0, 2]),
 )
 @settings(max_examples=60)
-def test_a_restored_table_goes_on_as_if_nothing_had_been(tmp_path_factory, before, after, sampler, remover, times):
+def test_a_restored_table_continues_like_the_original(tmp_path_factory, before, after, sampler, remover, times):
     path = tmp_path_factory.mktemp("saved") / "one"
     options = {"capacity": 12, "max_times_sampled": times, "seed": 8}
     if times:
@@ -41,7 +41,7 @@ def test_a_restored_table_goes_on_as_if_nothing_had_been(tmp_path_factory, befor
     assert here.info() == there.info() == again.info()
 
 
-def test_tables_that_share_a_store_are_saved_together(tmp_path):
+def test_tables_that_share_a_store_are_saved_consistently(tmp_path):
     store = Store(SIGNATURE, capacity=40, rows=2)
     first = Table(store=store, capacity=20, length=3, name="first", sampler=Prioritised(0.5))
     second = Table(store=store, capacity=20, name="second", limiter=SamplesPerInsert(2.0, 3, 40.0))
@@ -65,7 +65,7 @@ def test_tables_that_share_a_store_are_saved_together(tmp_path):
     assert identical(found["first"].items(), first.items()) and first.info()["lost"] > 0
 
 
-def test_the_next_checkpoint_takes_the_place_of_the_last(tmp_path):
+def test_a_new_checkpoint_replaces_the_previous_one(tmp_path):
     here = table()
     for count in (1, 2):
         here.insert(steps(3))
@@ -74,7 +74,7 @@ def test_the_next_checkpoint_takes_the_place_of_the_last(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["one"]
 
 
-def test_it_says_what_cannot_be_restored(tmp_path):
+def test_checkpoints_that_cannot_be_restored_raise_an_error(tmp_path):
     class Mine(Uniform):
         pass
 

@@ -1,4 +1,4 @@
-"""Both tables that an algorithm may use, against a model in plain Python."""
+"""Device and host replay, compared with a model in plain Python."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ EXPONENTS = {"uniform": 0.0, "prioritised:0.5": 0.5, "prioritised:1": 1.0}
 
 
 class Model:
-    """Rows of (number, priority) of steps, and the weights of the items in them."""
+    """A model table: rows of steps as (number, priority), and the weights of their items."""
 
     def __init__(self, spec: TableSpec) -> None:
         self.spec = spec
@@ -75,7 +75,7 @@ def histories(draw: Any) -> tuple[TableSpec, list[Any]]:
 
 
 def inserted(table: Replay, pieces: list[Any]) -> tuple[Any, Model]:
-    """A table and its model after some pieces; every step is a number of its own."""
+    """A table and its model after several inserts; each step has a unique number."""
     spec, model = table.spec, Model(table.spec)
     state, next_number = table.init(jnp.zeros((spec.rows, 1)), jax.random.key(1)), 1
     for count, priorities in pieces:
@@ -88,7 +88,7 @@ def inserted(table: Replay, pieces: list[Any]) -> tuple[Any, Model]:
 
 
 def check(table: Replay, state: Any, model: Model, key: jax.Array) -> Any:
-    """Draw a batch: all of it is there, and as likely as it says."""
+    """Sample a batch and check its items and probabilities against the model."""
     expected = model.probabilities()
     state, batch = table.sample(state, key, (64,))
     items = [tuple(column) for column in np.asarray(batch.steps)[..., 0].T.tolist()]
@@ -101,7 +101,7 @@ def check(table: Replay, state: Any, model: Model, key: jax.Array) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=25)
 @given(history=histories(), changes=st.lists(PRIORITIES, min_size=64, max_size=64))
-def test_what_is_drawn_is_what_was_inserted(kind: str, history: Any, changes: list[float]) -> None:
+def test_samples_and_probabilities_match_the_model(kind: str, history: Any, changes: list[float]) -> None:
     spec, pieces = history
     table = KINDS[kind](spec)
     with own_objects():
@@ -119,7 +119,7 @@ def test_what_is_drawn_is_what_was_inserted(kind: str, history: Any, changes: li
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sampler", ["uniform", "prioritised:1"])
-def test_draws_are_as_frequent_as_they_are_likely(kind: str, sampler: str) -> None:
+def test_sampling_frequencies_match_the_probabilities(kind: str, sampler: str) -> None:
     spec = TableSpec(capacity=16, rows=2, length=2, sampler=sampler)
     priorities = np.array([[1, 2], [3, 4], [5, 6], [7, 8]], np.float32) if sampler != "uniform" else None
     table = KINDS[kind](spec)
@@ -134,7 +134,7 @@ def test_draws_are_as_frequent_as_they_are_likely(kind: str, sampler: str) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_key_draws_the_same(kind: str) -> None:
+def test_the_same_key_draws_the_same_batch(kind: str) -> None:
     table = KINDS[kind](TableSpec(capacity=100, rows=2, sampler="prioritised:0.6"))
     batches = []
     for _ in range(2):
@@ -144,7 +144,7 @@ def test_the_same_key_draws_the_same(kind: str) -> None:
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), *batches))
 
 
-def test_a_table_that_is_too_small_is_refused() -> None:
+def test_a_table_that_is_too_small_is_rejected() -> None:
     with pytest.raises(WeftError, match="capacity=10 is 2 steps for each of 5 .* 3 steps: give at least capacity=15"):
         TableSpec(capacity=10, rows=5, length=3)
     table = DeviceReplay(TableSpec(capacity=8, rows=2, length=2))
@@ -157,7 +157,7 @@ def test_a_device_table_rejects_samplers_that_it_cannot_compile() -> None:
         DeviceReplay(TableSpec(capacity=8, rows=2, sampler="fifo"))
 
 
-def test_a_sample_before_anything_was_inserted_is_refused() -> None:
+def test_sampling_an_empty_host_table_raises_an_error() -> None:
     table = HostReplay(TableSpec(capacity=8, rows=2))
     with own_objects(), pytest.raises(Exception, match="used before anything was inserted: insert steps first"):
         jax.block_until_ready(table.sample(table.init(jnp.zeros(2), jax.random.key(0)), jax.random.key(0), (4,)))
@@ -165,7 +165,7 @@ def test_a_sample_before_anything_was_inserted_is_refused() -> None:
 
 @given(weights=st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0]), min_size=8, max_size=8), seed=st.integers(0, 99))
 @settings(max_examples=50)
-def test_a_leaf_without_weight_is_never_found(weights: list[float], seed: int) -> None:
+def test_a_leaf_of_weight_zero_is_never_drawn(weights: list[float], seed: int) -> None:
     if not any(weights):
         return
     tree = set_leaves(jnp.zeros((1, 16)), jnp.zeros(8, jnp.int32), jnp.arange(8), jnp.array(weights))

@@ -1,4 +1,4 @@
-"""The formulas of the limiters at their edges."""
+"""The limiters' formulas at their limits."""
 
 import hypothesis.strategies as st
 import pytest
@@ -10,15 +10,15 @@ from weft.replay import Limiter, MinimumSize, Queue, SamplesPerInsert, Stack
 COUNT = st.integers(0, 50)
 
 
-def test_minimum_size_asks_for_items_and_nothing_else():
+def test_minimum_size_requires_only_items():
     limiter = MinimumSize(5)
     assert not limiter.may_sample(1, inserted=100, sampled=0, size=4)
     assert limiter.may_sample(10**6, inserted=5, sampled=10**9, size=5)
     assert limiter.may_insert(10**6, inserted=10**9, sampled=0, size=5)
 
 
-def test_samples_per_insert_at_its_edges():
-    """ratio 2 and minimum 10: 20 is the target, so samples stop at 15 and inserts at 25."""
+def test_samples_per_insert_blocks_at_its_limits():
+    """With ratio 2 and minimum 10 the target is 20: samples block at 15 and inserts at 25."""
     limiter = SamplesPerInsert(ratio=2.0, minimum=10, error=5.0)
     assert (limiter.least, limiter.most) == (15.0, 25.0)
     assert not limiter.may_sample(1, inserted=9, sampled=0, size=9)
@@ -29,7 +29,7 @@ def test_samples_per_insert_at_its_edges():
     assert limiter.may_insert(3, inserted=10, sampled=1, size=10)
 
 
-def test_inserts_are_free_up_to_the_minimum_also_after_deletes():
+def test_inserts_up_to_the_minimum_are_always_allowed_even_after_deletes():
     limiter = SamplesPerInsert(ratio=1.0, minimum=10, error=1.0)
     assert limiter.may_insert(10, inserted=0, sampled=0, size=0)
     assert not limiter.may_insert(1, inserted=11, sampled=0, size=10)
@@ -37,7 +37,7 @@ def test_inserts_are_free_up_to_the_minimum_also_after_deletes():
 
 
 @pytest.mark.parametrize("make", [Queue, Stack])
-def test_a_queue_holds_what_was_not_sampled(make):
+def test_a_queue_holds_the_unsampled_items(make):
     limiter = make(3)
     assert limiter.may_insert(3, inserted=0, sampled=0, size=0)
     assert not limiter.may_insert(4, inserted=0, sampled=0, size=0)
@@ -51,8 +51,8 @@ def test_a_queue_holds_what_was_not_sampled(make):
 @given(
     st.sampled_from([0.5, 1.0, 4.0]), st.integers(1, 10), st.sampled_from([4.0, 10.0]), COUNT, st.booleans(), st.data()
 )
-def test_what_can_never_be_never_is(ratio, minimum, error, n, insert, data):
-    """By any inserts and samples that are allowed, once n are refused for ever there is no moment when they may be."""
+def test_a_call_reported_as_never_possible_is_never_allowed_later(ratio, minimum, error, n, insert, data):
+    """After `never_*` rejects n, no sequence of allowed inserts and samples leads to a state that allows n."""
     limiter = SamplesPerInsert(ratio, minimum, error)
     may, never = (limiter.may_insert, limiter.never_insert) if insert else (limiter.may_sample, limiter.never_sample)
     inserted = sampled = refused = 0
@@ -66,8 +66,8 @@ def test_what_can_never_be_never_is(ratio, minimum, error, n, insert, data):
             sampled += count
 
 
-def test_what_fits_at_first_may_be_too_much_later():
-    """At first the minimum and the error are free; later only twice the error, and what is counted already helps."""
+def test_the_largest_possible_call_shrinks_after_the_start():
+    """At first a call may use the minimum and the error; later, twice the error and the current difference."""
     limiter = SamplesPerInsert(ratio=4.0, minimum=10, error=8.0)
     assert limiter.may_insert(12, 0, 0, 0) and not limiter.never_insert(12, 0, 0, 0)
     assert limiter.never_insert(13, 0, 0, 0) == "its limiter allows at most 12 inserts at once"
@@ -76,7 +76,7 @@ def test_what_fits_at_first_may_be_too_much_later():
 
 
 @given(st.builds(SamplesPerInsert, st.sampled_from([0.5, 2.0]), st.integers(1, 9), st.just(3.0)), COUNT, COUNT)
-def test_somebody_may_always_go_on(limiter, inserted, sampled):
+def test_an_insert_or_a_sample_is_always_allowed(limiter, inserted, sampled):
     one = (1, inserted, sampled, inserted)
     assert limiter.may_insert(*one) or limiter.may_sample(*one)
 
@@ -93,12 +93,12 @@ def test_somebody_may_always_go_on(limiter, inserted, sampled):
         lambda: Limiter(1.0, 1, 5.0, 5.5),
     ],
 )
-def test_limiters_under_which_nothing_could_go_on_are_refused(call):
+def test_limiters_that_would_block_everything_are_rejected(call):
     with pytest.raises(WeftError):
         call()
 
 
-def test_a_limiter_says_why():
+def test_a_limiter_explains_why_it_blocks():
     limiter = SamplesPerInsert(ratio=2.0, minimum=10, error=5.0)
     assert limiter.why_not_sample(1, 9, 0, 9) == "it holds 9 items and the limiter requires 10"
     assert "6 more would be 6 samples too many and the limiter allows 5" in limiter.why_not_sample(6, 10, 0, 10)

@@ -1,4 +1,4 @@
-"""Structures come back as they went in, by whatever types; what has another form is refused."""
+"""Structures flatten and unflatten steps of all container types, and reject other forms."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -45,7 +45,7 @@ def count(tree) -> int:
 
 
 @given(TREES)
-def test_structures_come_back_as_they_went_in(tree):
+def test_unflatten_inverts_flatten(tree):
     if not count(tree):
         with pytest.raises(WeftError, match="expected at least one, and names"):
             Structure(tree)
@@ -58,7 +58,7 @@ def test_structures_come_back_as_they_went_in(tree):
     assert type(nested) is (type(tree) if tree is not None else type(None))
 
 
-def test_columns_have_the_path_as_their_name_and_the_shape_of_a_step():
+def test_column_names_are_paths_and_shapes_are_those_of_one_step():
     structure = Structure({"obs": Pair(np.zeros((2, 3), np.uint8), [np.float32(1)]), "done": True})
     assert [(name, shape, dtype.name) for name, shape, dtype in structure.columns] == [
         ("obs/left", (2, 3), "uint8"),
@@ -74,12 +74,12 @@ def test_dictionaries_are_matched_by_name():
 @pytest.mark.parametrize(
     "given", [{"a": 0}, {"a": 0, "b": 0, "c": 0}, {"a": 0, "c": 0}, 3, None, {"a": 0, "b": [1]}, Pair(0, 0)]
 )
-def test_other_forms_are_refused(given):
+def test_steps_of_another_form_are_rejected(given):
     with pytest.raises(WeftError, match="expected a step with the columns a, b/0, b/1; given"):
         Structure({"a": 0, "b": (0, 0)}).flatten(given)
 
 
-def test_signatures_without_names_of_their_own_are_refused():
+def test_signatures_with_equal_column_names_are_rejected():
     for signature in ({"a": {"b": 0}, "a/b": 0}, {}, None):
         with pytest.raises(WeftError, match="names that differ"):
             Structure(signature)
@@ -87,7 +87,7 @@ def test_signatures_without_names_of_their_own_are_refused():
         Structure({"a": "text", "b": object()})
 
 
-def test_the_plain_form_is_nested_dictionaries():
+def test_by_name_builds_nested_dictionaries():
     structure = Structure({"obs": Pair(0, [0])})
     assert by_name(structure.names, [1, 2]) == {"obs": {"left": 1, "right": {"0": 2}}}
     assert by_name(Structure(np.zeros(2)).names, [5]) == 5

@@ -1,4 +1,4 @@
-"""Parts of items are those that a loop over the steps of each gives; stacks do not cross episodes."""
+"""Patterns, compared with a loop over the steps of each item; frame stacks do not cross episodes."""
 
 import hypothesis.strategies as st
 import numpy as np
@@ -14,7 +14,7 @@ STEP = {"obs": {"frame": np.zeros(2, np.int32), "speed": np.float32(0)}, "start"
 
 
 def filled(ended, rows, capacity=60, **options):
-    """A table of items of up to four steps, of episodes that end where `ended`, [T, rows], says."""
+    """A table of items of up to four steps; episodes end where `ended`, [T, rows], is true."""
     ended = np.asarray(ended).reshape(-1, rows)
     store = Store(STEP, capacity=capacity, rows=rows)
     table = Table(store=store, capacity=500, length=4, **options)
@@ -54,7 +54,7 @@ ENDED = st.lists(st.lists(st.booleans(), min_size=2, max_size=2), min_size=4, ma
 
 
 @given(ENDED, st.sampled_from([16, 60]))
-def test_parts_are_those_of_a_loop_over_items(ended, capacity):
+def test_parts_match_a_loop_over_the_items(ended, capacity):
     table = filled(ended, 2, capacity, pattern=Pick(PARTS))
     if not table.size:
         return
@@ -68,7 +68,7 @@ def test_parts_are_those_of_a_loop_over_items(ended, capacity):
 
 
 def stack(row, index, count, oldest):
-    """The values of the frames of a stack, by going back step by step; `row` is (value, starts an episode)."""
+    """The values of the frames of a stack, found step by step; `row` holds (value, starts an episode)."""
     frames = [row[index][0]]
     while len(frames) < count:
         if row[index][1] or index == oldest:
@@ -80,7 +80,7 @@ def stack(row, index, count, oldest):
 
 
 @given(ENDED, st.integers(1, 5), st.booleans(), st.sampled_from([16, 60]))
-def test_a_stack_has_the_frames_before_each_step_and_repeats_the_first(ended, count, by_start, capacity):
+def test_a_frame_stack_repeats_the_first_frame_at_episode_starts(ended, count, by_start, capacity):
     how = {"start": "start"} if by_start else {"ended": "ended"}
     parts = {f"{part.__name__}": FrameStack(count, of=part(), column="obs", **how) for part in (First, Last, All)}
     table = filled(ended, 2, capacity, pattern=Pick(parts))
@@ -100,14 +100,14 @@ def test_a_stack_has_the_frames_before_each_step_and_repeats_the_first(ended, co
         assert data["Last"]["speed"][index].tolist() == [value / 2 for value in stacks[-1]]
 
 
-def test_the_whole_item_is_nested_as_the_steps_are():
+def test_whole_items_are_nested_like_the_steps():
     table = filled([[False], [True]], 1, pattern=Whole())
     data, info = table.sample(3)
     assert data["obs"]["frame"].shape == (3, 4, 2) and data["obs"]["speed"].dtype == np.float32
     assert set(info.length.tolist()) <= {1, 2}
 
 
-def test_what_cannot_be_read_is_refused():
+def test_patterns_that_cannot_be_read_are_rejected():
     with pytest.raises(WeftError, match="no column 'obs/other'; the columns are obs/frame"):
         filled([[False]] * 4, 1, pattern=Pick({"obs/other": First()})).sample(1)
     for options in ({"count": 0, "start": "start"}, {"count": 2}, {"count": 2, "start": "s", "ended": "e"}):

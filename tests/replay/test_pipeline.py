@@ -1,4 +1,4 @@
-"""Operations do what NumPy does; pipelines go through JSON; what is not a pipeline is refused."""
+"""Pipeline operations match NumPy, pipelines convert to and from JSON, and invalid ones are rejected."""
 
 import contextlib
 import json
@@ -52,19 +52,19 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_operations_do_what_numpy_does(case):
+def test_operations_match_numpy(case):
     pipeline, name, expected = CASES[case]
     found = Pipeline.from_json(pipeline.to_json())(batch())[name]
     np.testing.assert_array_equal(found, expected(batch()))
     assert found.dtype == expected(batch()).dtype
 
 
-def test_columns_are_kept_and_dropped():
+def test_keep_and_drop_select_columns():
     assert list(Pipeline().drop("reward", "obs/b")(batch())) == ["obs", "done"]
     assert list(Pipeline().keep("done", "obs/b")(batch())["obs"]) == ["b"]
 
 
-def test_a_pipeline_changes_nothing_that_it_was_given():
+def test_a_pipeline_does_not_modify_its_input():
     data = batch()
     pipeline = Pipeline().reduce("reward", "sum")
     longer = pipeline.drop("done").cast("reward", np.float64)
@@ -84,8 +84,8 @@ STAGES = st.lists(st.tuples(st.sampled_from([*OPERATIONS, "other"]), st.dictiona
 
 
 @given(STAGES | JSON)
-def test_any_json_is_a_pipeline_or_refused(given):
-    """Whatever comes, there is a batch or an error of our own."""
+def test_arbitrary_json_is_a_pipeline_or_rejected(given):
+    """Every input gives a batch or a WeftError."""
     with contextlib.suppress(WeftError):
         Pipeline.from_json(json.dumps(given))(batch())
 
@@ -104,12 +104,12 @@ def test_any_json_is_a_pipeline_or_refused(given):
         (lambda: Pipeline.from_json('[["drop", {}]]'), r"expected \['names'\]"),
     ],
 )
-def test_what_is_not_possible_is_refused(call, why):
+def test_impossible_operations_are_rejected(call, why):
     with pytest.raises(WeftError, match=why):
         call()
 
 
-def test_a_few_lines_do_not_take_all_memory():
+def test_repeated_concatenation_cannot_exhaust_memory():
     doubled = Pipeline()
     for _ in range(40):
         doubled = doubled.concat(("x", "x"), into="x")

@@ -1,4 +1,4 @@
-"""Selectors on their own, where the tables of `test_table` are too small: many slots, holes, long use, proportions."""
+"""Selectors with many slots, gaps and long use; `test_table` covers them in small tables."""
 
 import hypothesis.strategies as st
 import numpy as np
@@ -10,7 +10,7 @@ from weft.replay import Fifo, Lifo, MinHeap, Selector, Uniform
 
 
 class Newest(Selector):
-    """A selector as a user writes it."""
+    """A selector as a user would write it."""
 
     def __init__(self):
         self.slots = []
@@ -33,8 +33,8 @@ def make(kind, capacity):
 
 @settings(max_examples=40)
 @given(st.sampled_from(sorted(SELECTORS)), st.integers(0, 2**32))
-def test_what_is_taken_is_different_and_was_there(kind, seed):
-    """Long use at random: inserts, removals and takes of many slots at once, so that holes come and are closed."""
+def test_popped_slots_are_distinct_and_were_present(kind, seed):
+    """A long random sequence of inserts, removals and pops of many slots, so that gaps appear and are closed."""
     rng = np.random.default_rng(seed)
     selector, there = make(kind, 300), set()
     for _ in range(60):
@@ -53,7 +53,7 @@ def test_what_is_taken_is_different_and_was_there(kind, seed):
 
 
 @pytest.mark.parametrize(("kind", "expected"), [(Fifo, [3, 1, 2]), (Lifo, [2, 1, 3]), (Newest, [2, 1, 3])])
-def test_the_order_is_that_of_inserts_whatever_changes(kind, expected):
+def test_the_insertion_order_survives_priority_changes_and_removals(kind, expected):
     selector, rng = kind(), np.random.default_rng(0)
     selector.allocate(5)
     selector.insert(np.array([0, 3, 1]), np.ones(3))
@@ -64,7 +64,7 @@ def test_the_order_is_that_of_inserts_whatever_changes(kind, expected):
     assert selector.pop(3, rng)[0].tolist() == expected
 
 
-def test_a_heap_forgets_entries_that_count_no_more():
+def test_a_heap_discards_stale_entries():
     heap = MinHeap()
     heap.allocate(10)
     for number in range(10_000):
@@ -74,7 +74,7 @@ def test_a_heap_forgets_entries_that_count_no_more():
 
 
 @pytest.mark.parametrize("kind", RANDOM)
-def test_draws_are_in_proportion(kind):
+def test_draws_are_proportional_to_the_weights(kind):
     """Within five standard deviations, for draws with and without replacement alike."""
     selector, rng = make(kind, 50), np.random.default_rng(1)
     priorities = np.array([0.0, 1.0, 2.0, 5.0] * 12)
@@ -96,7 +96,7 @@ def test_draws_are_in_proportion(kind):
         np.testing.assert_allclose(share, expected[:4] * 12, atol=0.06)
 
 
-def test_uniform_takes_each_as_likely_as_any():
+def test_uniform_pops_each_slot_with_the_same_probability():
     selector, counts = Uniform(), np.zeros(5)
     selector.allocate(5)
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""DeviceTable keep the newest steps of every row; what is overwritten is known."""
+"""Ring buffers hold the newest steps of every row, and report overwritten steps."""
 
 import hypothesis.strategies as st
 import numpy as np
@@ -63,14 +63,14 @@ def test_columns_can_be_read_alone_and_positions_have_any_shape():
         ([0.0, 1.0], "float64"),
     ],
 )
-def test_rows_that_are_not_there_are_refused(rows, why):
+def test_rows_that_do_not_exist_are_rejected(rows, why):
     store = Store({"a": 0}, capacity=4, rows=2)
     with pytest.raises(WeftError, match=why):
         store.append({"a": [1, 2]}, rows)
     assert not store.counts.any()
 
 
-def test_more_than_a_ring_holds_is_refused():
+def test_appending_more_steps_than_a_row_holds_is_rejected():
     store = Store({"a": 0}, capacity=4, rows=2)
     with pytest.raises(WeftError, match="append of 3 steps to a row that holds 2"):
         store.append({"a": [1, 2, 3]}, [1, 1, 1])
@@ -78,7 +78,7 @@ def test_more_than_a_ring_holds_is_refused():
         Store({"a": 0}, capacity=1, rows=2)
 
 
-def test_a_restored_store_is_the_same():
+def test_a_restored_store_equals_the_saved_one():
     store, other = (Store({"a": 0}, capacity=6, rows=2) for _ in range(2))
     for _ in range(2):
         store.append({"a": [1, 2, 3]}, [0, 0, 1])

@@ -1,4 +1,4 @@
-"""Inner sums are exactly those of the leaves, however these came; draws come out where a cumulative sum has them."""
+"""Inner sums equal the sums of the leaves exactly, and draws match a cumulative sum."""
 
 import hypothesis.strategies as st
 import numpy as np
@@ -20,7 +20,7 @@ def rebuilt(tree, capacity):
 
 @settings(max_examples=50)
 @given(st.sampled_from([1, 16, 500, 513, 9000, 140_000]), TOPS, st.integers(0, 2**32))
-def test_sums_depend_on_the_leaves_alone(capacity, top, seed):
+def test_sums_depend_only_on_the_leaves(capacity, top, seed):
     rng = np.random.default_rng(seed)
     tree = SumTree(capacity, top)
     for _ in range(10):
@@ -34,7 +34,7 @@ def test_sums_depend_on_the_leaves_alone(capacity, top, seed):
 
 @settings(max_examples=30)
 @given(st.sampled_from([1, 17, 513, 5000, 140_000]), TOPS, st.sampled_from([1, 100, SORT_FROM]), st.integers(0, 2**32))
-def test_a_draw_comes_out_where_the_cumulative_sum_has_it(capacity, top, n, seed):
+def test_a_draw_reaches_the_leaf_that_the_cumulative_sum_gives(capacity, top, n, seed):
     rng = np.random.default_rng(seed)
     weights = rng.integers(0, 4, capacity).astype(float)
     weights[rng.integers(capacity)] = 1
@@ -47,8 +47,8 @@ def test_a_draw_comes_out_where_the_cumulative_sum_has_it(capacity, top, n, seed
 
 
 @given(TOPS, st.integers(0, 2**32))
-def test_a_slot_without_weight_is_never_chosen(top, seed):
-    """Weights of many sizes, so that sums round: most draws come out at a few slots, and none at an empty one."""
+def test_a_slot_of_weight_zero_is_never_chosen(top, seed):
+    """Weights of very different sizes cause rounding in the sums; still no draw reaches an empty slot."""
     rng = np.random.default_rng(seed)
     tree = SumTree(2000, top)
     weights = np.where(rng.random(2000) < 0.5, 10.0 ** rng.uniform(-300, 10, 2000), 0)
@@ -59,7 +59,7 @@ def test_a_slot_without_weight_is_never_chosen(top, seed):
     assert (weights[tree.choose(500, rng)[0]] > 0).all()
 
 
-def test_weights_that_are_all_zero_or_sum_to_infinity():
+def test_zero_weights_give_no_draw_and_infinite_sums_raise_an_error():
     sampler = Prioritised(1.0)
     sampler.allocate(10)
     sampler.insert(np.array([2, 5]), np.zeros(2))
@@ -73,19 +73,19 @@ def test_weights_that_are_all_zero_or_sum_to_infinity():
 
 
 @pytest.mark.parametrize("exponent", [-0.1, np.inf, np.nan])
-def test_exponents_that_mean_nothing_are_refused(exponent):
+def test_invalid_exponents_are_rejected(exponent):
     with pytest.raises(WeftError, match="priority exponent is .*: expected a finite number of at least 0"):
         Prioritised(exponent)
 
 
-def test_a_level_has_room_for_all_children():
+def test_each_level_holds_all_children():
     for capacity in (1, 15, 16, 17, 513, 8193):
         levels = SumTree(capacity).levels
         assert len(levels[0]) >= capacity
         assert all(len(below) <= FAN * len(above) for below, above in zip(levels, levels[1:], strict=False))
 
 
-def test_importance_weights_undo_the_bias():
+def test_importance_weights_correct_the_bias():
     probability = np.array([0.1, 0.2, 0.7])
     weights = importance_weights(probability, 3, 1.0)
     np.testing.assert_allclose(weights * probability, 0.1)

@@ -1,4 +1,4 @@
-"""Every operation of a table against a model of dictionaries and lists; threads that wait; what is said and refused."""
+"""Every operation of a table compared with a model; waiting threads; error messages."""
 
 import re
 import threading
@@ -32,7 +32,7 @@ def steps(values):
 
 
 class Machine(RuleBasedStateMachine):
-    """What a table with a store of its own and one with rings have in common."""
+    """Rules for tables that own their store and for tables over a shared store."""
 
     length = 1
 
@@ -142,7 +142,7 @@ class Machine(RuleBasedStateMachine):
 
 
 class OwnStore(Machine):
-    """Every step is an item, and stays as long as it."""
+    """A table that owns its store: each step is an item, and stays as long as the item."""
 
     @initialize(data=st.data())
     def start(self, data):
@@ -163,7 +163,7 @@ class OwnStore(Machine):
 
 
 class DeviceTable(Machine):
-    """Items of several steps over a store that forgets."""
+    """Items of several steps over a store that overwrites old steps."""
 
     length = 3
 
@@ -212,7 +212,7 @@ class DeviceTable(Machine):
 
 
 @pytest.mark.parametrize("machine", [OwnStore, DeviceTable])
-def test_every_operation_does_what_the_model_does(machine):
+def test_every_operation_matches_the_model(machine):
     run_state_machine_as_test(machine, settings=settings(max_examples=100, stateful_step_count=40))
 
 
@@ -222,7 +222,7 @@ def filled(n, **options):
 
 
 def in_thread(call) -> Future:
-    """A call that is under way when this returns."""
+    """A call that is running when this function returns."""
     running = threading.Event()
 
     def run():
@@ -242,7 +242,7 @@ def waits(future: Future) -> bool:
     return True
 
 
-def test_a_sample_waits_for_an_insert_and_an_insert_for_a_sample():
+def test_samples_wait_for_inserts_and_inserts_for_samples():
     table, _ = filled(0, limiter=Queue(2), max_times_sampled=1, sampler=Fifo())
     sample = in_thread(lambda: table.sample(2))
     assert waits(sample)
@@ -257,7 +257,7 @@ def test_a_sample_waits_for_an_insert_and_an_insert_for_a_sample():
     assert len(insert.result(10)) == 1 and table.size == 2
 
 
-def test_whoever_waits_is_judged_by_a_new_limiter():
+def test_a_new_limiter_applies_to_waiting_calls():
     table, _ = filled(5, limiter=MinimumSize(50))
     sample = in_thread(lambda: table.sample(3))
     assert waits(sample)
@@ -271,7 +271,7 @@ def test_whoever_waits_is_judged_by_a_new_limiter():
         never.result(10)
 
 
-def test_a_delete_lets_an_insert_through_where_the_formula_does():
+def test_a_delete_wakes_a_waiting_insert():
     table, keys = filled(3, limiter=SamplesPerInsert(1.0, 3, 1.0))
     table.insert({"value": [3]})
     insert = in_thread(lambda: table.insert({"value": [4]}))
@@ -280,7 +280,7 @@ def test_a_delete_lets_an_insert_through_where_the_formula_does():
     assert len(insert.result(10)) == 1
 
 
-def test_a_closed_table_lets_nobody_wait():
+def test_closing_a_table_ends_waiting_calls():
     table, _ = filled(0)
     sample = in_thread(lambda: table.sample(1))
     assert waits(sample)
@@ -299,13 +299,13 @@ def test_a_closed_table_lets_nobody_wait():
         (Queue(10), lambda table: (table.sample(8), table.sample(5, 0.01)), "10 inserted and 8 sampled; 5 more"),
     ],
 )
-def test_a_timeout_says_why(limiter, call, why):
+def test_a_timeout_names_the_reason(limiter, call, why):
     table, _ = filled(10, limiter=limiter)
     with pytest.raises(WeftError, match=rf"table 'a': .* waited 0\.01 s: {why}"):
         call(table)
 
 
-def test_what_can_never_be_is_refused_at_once():
+def test_calls_that_can_never_be_allowed_fail_at_once():
     table, _ = filled(0, limiter=SamplesPerInsert(2.0, 10, 4.0), max_times_sampled=2)
     for call, why in {
         lambda: table.insert({"value": range(101)}): "holds at most 100 items",
@@ -320,7 +320,7 @@ def test_what_can_never_be_is_refused_at_once():
         table.limiter = MinimumSize(101)
 
 
-def test_to_insert_nothing_never_waits_and_does_nothing():
+def test_inserting_nothing_never_waits_and_has_no_effect():
     nothing = {"value": np.zeros(0, int)}
     table, _ = filled(10, limiter=Queue(10))
     assert table.insert(nothing).shape == table.insert(nothing, []).shape == (0,)
@@ -330,7 +330,7 @@ def test_to_insert_nothing_never_waits_and_does_nothing():
 
 
 @pytest.mark.parametrize("priority", [-1.0, np.nan, np.inf, [1.0, 2.0]])
-def test_priorities_that_mean_nothing_are_refused_and_change_nothing(priority):
+def test_invalid_priorities_are_rejected_without_effect(priority):
     table, keys = filled(3)
     for call in (lambda: table.update(keys, priority), lambda: table.insert({"value": [1, 2, 3]}, priority)):
         with pytest.raises(WeftError, match="priorities are"):
@@ -338,7 +338,7 @@ def test_priorities_that_mean_nothing_are_refused_and_change_nothing(priority):
     assert table.size == 3 and table.items().priority.tolist() == [1.0] * 3
 
 
-def test_steps_that_do_not_fit_are_refused_and_change_nothing():
+def test_steps_of_the_wrong_form_are_rejected_without_effect():
     table, _ = filled(3)
     for wrong in ({"value": [0.5]}, {"value": [[1]]}, {"other": [1]}, {"value": 1}, {"value": [1], "more": [1]}, [1]):
         with pytest.raises(WeftError):
@@ -353,7 +353,7 @@ def test_a_selector_belongs_to_one_table():
         filled(1, sampler=sampler)
 
 
-def test_a_store_is_filled_in_one_way():
+def test_a_store_is_filled_by_insert_or_by_append_but_not_both():
     table, _ = filled(1)
     with pytest.raises(WeftError, match="filled by its table's insert"):
         table.store.append({"value": [1]})
@@ -379,7 +379,7 @@ def test_tables_share_a_store():
 
 
 @pytest.mark.parametrize("max_times", [1, 2])
-def test_a_stack_and_a_queue_give_each_item_as_often_as_it_may_be_given(max_times):
+def test_stacks_and_queues_sample_each_item_max_times_sampled_times(max_times):
     for sampler, limiter, values in ((Fifo(), Queue(20), range(5)), (Lifo(), Stack(20), range(4, -1, -1))):
         table, _ = filled(5, sampler=sampler, limiter=limiter, max_times_sampled=max_times)
         table.limiter = MinimumSize(1)
@@ -387,8 +387,8 @@ def test_a_stack_and_a_queue_give_each_item_as_often_as_it_may_be_given(max_time
         assert table.size == 0
 
 
-def test_what_is_drawn_twice_is_drawn_again_from_what_is_left():
-    """With at most two draws of each, 2000 of 1000 items are each drawn twice, by whichever sampler."""
+def test_draws_beyond_max_times_sampled_are_repeated():
+    """With max_times_sampled=2, drawing 2000 times from 1000 items draws each twice, with every sampler."""
     for sampler in (None, Prioritised(1.0), MinHeap()):
         table, _ = filled(1000, capacity=1000, sampler=sampler, max_times_sampled=2)
         counts = np.bincount(table.sample(1000).data["value"], minlength=1000)
@@ -396,7 +396,7 @@ def test_what_is_drawn_twice_is_drawn_again_from_what_is_left():
         assert (counts == 2).all() and table.size == 0
 
 
-def test_a_seed_makes_sampling_a_function_of_it():
+def test_a_seed_makes_sampling_deterministic():
     table, _ = filled(50)
     keys = [table.sample(10, seed=seed).info.key.tolist() for seed in (3, 4, 3, np.random.default_rng(3))]
     assert keys[0] == keys[2] == keys[3] != keys[1]
@@ -404,7 +404,7 @@ def test_a_seed_makes_sampling_a_function_of_it():
 
 @pytest.mark.parametrize("kind", sorted(SELECTORS))
 @pytest.mark.parametrize("own", [True, False])
-def test_a_restored_table_goes_on_as_the_saved_one(kind, own):
+def test_a_restored_table_continues_like_the_saved_one(kind, own):
     def make():
         store = None if own else Store({"value": np.int64(0)}, capacity=30)
         selectors = {"sampler": SELECTORS[kind](), "remover": SELECTORS[kind]()}
@@ -428,7 +428,7 @@ def test_a_restored_table_goes_on_as_the_saved_one(kind, own):
         Table({"value": np.int64(0)}, capacity=3).restore(table.state())
 
 
-def test_threads_insert_sample_and_update_at_once():
+def test_threads_insert_sample_and_update_concurrently():
     table, _ = filled(0, sampler=Prioritised(), limiter=SamplesPerInsert(2.0, 10, 40.0), capacity=64)
 
     def write():
@@ -445,7 +445,7 @@ def test_threads_insert_sample_and_update_at_once():
     assert (table.inserted, table.sampled, table.size) == (800, 1600, 64)
 
 
-def test_arguments_that_do_not_fit_are_refused():
+def test_invalid_arguments_are_rejected():
     for options, why in (
         ({}, "either a signature"),
         ({"signature": STEP, "capacity": 0}, "capacity is 0"),

@@ -1,4 +1,4 @@
-"""Writers make the items that a loop over episodes makes, however the steps come."""
+"""Writers insert the same items as a loop over episodes, however the steps are appended."""
 
 from dataclasses import dataclass
 
@@ -39,13 +39,13 @@ def forms(draw):
 
 
 def steps(values, ended):
-    """Every other end is a truncation."""
+    """Steps whose episodes alternately terminate and are truncated."""
     values, ended = np.asarray(values, np.int64), np.asarray(ended, bool)
     return {"value": values, "end": {"terminated": ended & (values % 2 == 0), "truncated": ended & (values % 2 == 1)}}
 
 
 def expected(values, ended, priority, form):
-    """The items of one row, as lists of the values of their steps, with their priorities; by a loop over episodes."""
+    """The items of one row as (values of their steps, priority), found by a loop over episodes."""
     episodes, current = [], []
     for index, end in enumerate(ended):
         current.append(index)
@@ -66,8 +66,8 @@ def expected(values, ended, priority, form):
 
 
 @given(forms(), st.data(), st.integers(1, 3), st.integers(0, 25), st.booleans())
-def test_items_are_those_of_a_loop_over_episodes(form, data, rows, count, flags):
-    """Appended one by one, some rows at a time, and many at once in pieces: all make the same items."""
+def test_items_match_a_loop_over_the_episodes(form, data, rows, count, flags):
+    """Appending single steps, parts of the rows, or many steps at once gives the same items."""
     ended = np.array(
         data.draw(st.lists(st.lists(st.booleans(), min_size=rows, max_size=rows), min_size=count, max_size=count))
     )
@@ -112,7 +112,7 @@ def test_items_are_those_of_a_loop_over_episodes(form, data, rows, count, flags)
     np.testing.assert_array_equal(tables[0].items().start, tables[2].items().start)
 
 
-def test_many_more_steps_than_a_row_holds_leave_the_newest_items():
+def test_appending_more_steps_than_a_row_holds_leaves_the_newest_items():
     store = Store({"value": np.int64(0)}, capacity=8, rows=2)
     table = Table(store=store, capacity=100, length=3)
     writer = Writer(table, length=3)
@@ -122,7 +122,7 @@ def test_many_more_steps_than_a_row_holds_leave_the_newest_items():
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 100])
-def test_without_priorities_items_get_the_highest_so_far(chunk):
+def test_items_without_priorities_get_the_highest_so_far(chunk):
     table = Table(store=Store({"value": 0}, capacity=10), capacity=10, length=2)
     writer = Writer(table, length=2, chunk=chunk)
     for priority in ([3.0], [5.0], None, [1.0]):
@@ -144,7 +144,7 @@ def test_without_priorities_items_get_the_highest_so_far(chunk):
     ],
     ids=["by columns", "backwards", "wider", "other bytes", "lists", "of JAX"],
 )
-def test_steps_are_the_same_however_their_arrays_lie(given, chunk):
+def test_the_memory_layout_of_the_arrays_does_not_matter(given, chunk):
     store = Store({"x": np.zeros((2, 3), np.float32)}, capacity=20, rows=2)
     writer = Writer(Table(store=store, capacity=20), chunk=chunk)
     steps = np.random.default_rng(0).random((3, 2, 2, 3), np.float32)
@@ -158,7 +158,7 @@ def test_steps_are_the_same_however_their_arrays_lie(given, chunk):
     ("x", "why"),
     [(np.zeros(3), "3 steps for 2 rows"), (np.zeros((2, 1)), "expected \\[n\\]"), (np.array(["a", "b"]), "is <U1")],
 )
-def test_a_step_that_does_not_fit_is_refused_before_it_is_kept(x, why):
+def test_a_step_of_the_wrong_form_is_rejected_before_it_is_buffered(x, why):
     writer = Writer(Table(store=Store({"x": np.float32(0)}, capacity=20, rows=2), capacity=20), chunk=10)
     with pytest.raises(WeftError, match=why):
         writer.append({"x": x})
@@ -176,7 +176,7 @@ def test_a_writer_fills_several_tables():
     assert [table.size for table in tables] == [3, 3]
 
 
-def test_a_writer_that_is_blocked_says_why():
+def test_a_blocked_writer_explains_why():
     table = Table({"value": 0}, capacity=10, limiter=Queue(2), name="q")
     writer = Writer(table)
     for value in range(2):
@@ -198,13 +198,13 @@ def test_a_writer_that_is_blocked_says_why():
         ({"first_row": 2}, "the store has 2"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(options, why):
+def test_invalid_options_are_rejected(options, why):
     table = Table(store=Store({"value": 0}, capacity=20, rows=2), capacity=10, length=3)
     with pytest.raises(WeftError, match=why):
         Writer(table, **options)
 
 
-def test_rows_and_stores_that_do_not_fit_are_refused():
+def test_invalid_rows_and_stores_are_rejected():
     table, other = (Table(store=Store({"value": 0}, capacity=20, rows=2), capacity=10) for _ in range(2))
     with pytest.raises(WeftError, match="different stores"):
         Writer([table, other])
