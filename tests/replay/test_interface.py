@@ -110,7 +110,7 @@ def test_samples_and_probabilities_match_the_model(kind: str, history: Any, chan
             return
         state, batch, items = check(table, state, model, jax.random.key(2))
         if spec.sampler != "uniform":
-            # Where an item was drawn twice, both must say the same: which of two comes last is nobody's promise.
+            # An item drawn twice gets the same priority twice: the order of two updates to one item is undefined.
             model.changed |= dict(zip(items, changes, strict=True))
             priority = jnp.array([model.changed[item] for item in items], jnp.float32)
             state = table.update(state, batch.key, priority)
