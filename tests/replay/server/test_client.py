@@ -68,6 +68,13 @@ def test_large_batches_are_sent_and_received(shared):
         assert all(identical(left.data, right.data) for left, right in zip(first, second, strict=True))
 
 
+@pytest.mark.parametrize("sampler", [Fifo(), Prioritised()])
+def test_the_size_of_a_remote_table_needs_no_sampling_weights(sampler):
+    with served(table(sampler=sampler)) as (_, client):
+        client.table("a").insert(steps(3))
+        assert client.table("a").size == 3
+
+
 def test_samples_are_requested_in_advance():
     with served(table(seed=5)) as (server, client):
         remote, local = client.table("a"), table(seed=5)

@@ -50,7 +50,7 @@ class RemoteTable:
 
     @property
     def size(self) -> int:
-        return self.mass()[1]
+        return self.info()["size"]
 
     @property
     def limiter(self) -> Limiter:
