@@ -43,7 +43,7 @@ from weft.fragments import fragment
 from weft.metrics import Mean
 from weft.nets.actor_critic import ActorCritic
 from weft.ops.distributions import Distribution, draw_noise
-from weft.ops.rollout import Place, Transition, rollout
+from weft.ops.rollout import RolloutState, Transition, rollout
 from weft.runtime.driver import Plan
 from weft.runtime.local import LocalEngine
 
@@ -88,7 +88,7 @@ class Collected:
     """The state of a program that collects rollouts and does not learn."""
 
     net: ActorCritic
-    here: Place
+    rollout: RolloutState
     trajectory: Transition
     key: jax.Array
 
@@ -101,20 +101,22 @@ class Collect(Algorithm):
         key_net, key_env, key = jax.random.split(key, 3)
         spaces = env.observation_space, env.action_space
         net = ActorCritic(*spaces, hidden=(64, 64), activation="tanh", shared=False, key=key_net)
-        here = Place(*env.reset(key_env))
-        _, shapes = jax.eval_shape(partial(self.collect, env), net, here, key)
-        return Collected(net, here, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), key)
+        start = RolloutState(*env.reset(key_env))
+        _, shapes = jax.eval_shape(partial(self.collect, env), net, start, key)
+        return Collected(net, start, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), key)
 
     def step(self, env: Env, state: Collected) -> tuple[Collected, dict[str, Mean]]:
         key, key_collect = jax.random.split(state.key)
-        here, trajectory = self.collect(env, state.net, state.here, key_collect)
-        env_state, metrics = env.episodes(here.env)
-        return Collected(state.net, replace(here, env=env_state), trajectory, key), metrics
+        end, trajectory = self.collect(env, state.net, state.rollout, key_collect)
+        env_state, metrics = env.episodes(end.env)
+        return Collected(state.net, replace(end, env=env_state), trajectory, key), metrics
 
-    def collect(self, env: Env, net: ActorCritic, here: Place, key: jax.Array) -> tuple[Place, Transition]:
+    def collect(
+        self, env: Env, net: ActorCritic, start: RolloutState, key: jax.Array
+    ) -> tuple[RolloutState, Transition]:
         key_act, key_env = jax.random.split(key)
         noise = self.noise(env, key_act)
-        return rollout(env, partial(self.act, net), here, noise=noise, key=key_env, length=HORIZON)
+        return rollout(env, partial(self.act, net), start, noise=noise, key=key_env, length=HORIZON)
 
     @fragment(name="act.noise")
     def noise(self, env: Env, key: jax.Array) -> jax.Array:

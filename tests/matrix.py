@@ -22,7 +22,6 @@ import numpy as np
 
 from weft.algorithm import Algorithm
 from weft.algos import ALGOS
-from weft.algos.offline import Offline
 from weft.datasets.dataset import Source
 from weft.datasets.parquet import DatasetWriter
 from weft.envs import make
@@ -143,9 +142,11 @@ class Cell:
         row = ROWS[self.row]
         kind = ALGOS[row.algo]
         given = SMALL | LONGER.get(row.algo, {}) | dict(row.settings)
-        if issubclass(kind, Offline):
+        names = {each.name for each in fields(kind)}
+        if "dataset" in names:
             given["dataset"] = dataset(row.task)
-        return kind(**{each.name: given[each.name] for each in fields(kind) if each.name in given})
+            names -= {"horizon", "capacity", "warm_up_steps"}  # they collect nothing
+        return kind(**{name: given[name] for name in names if name in given})
 
     @property
     def world(self) -> World:

@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 
 import weft
+from weft.algorithm import Algorithm
+from weft.algos import ALGOS
+from weft.algos.off_policy import OffPolicy
+from weft.algos.on_policy import OnPolicy
 
 ROOT = Path(weft.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
@@ -13,6 +17,44 @@ ALGORITHMS = sorted((ROOT / "algos").glob("*.py"))
 LAYOUTS = sorted((ROOT / "layout").glob("*.py"))
 RUNTIME = sorted((ROOT / "runtime").glob("*.py"))
 PLACEMENT = ("threading", "multiprocessing", "concurrent", "queue", "ray", "jax.sharding", "jax.experimental.shard_map")
+# Types and marks that algorithms share, and networks: a reader of an update knows them or takes them as given.
+VOCABULARY = (
+    "weft.algorithm",
+    "weft.datasets",
+    "weft.envs.timestep",
+    "weft.errors",
+    "weft.fragments",
+    "weft.metrics",
+    "weft.nets",
+    "weft.replay.interface",
+)
+# All that a reader opens beside the file itself to know the whole update: the base, and these names of `weft.ops`.
+READING_LISTS = {
+    "ppo": """
+        weft.algos.on_policy: OnPolicy
+        weft.ops.batches: fold_time shuffled swap_time take_rows
+        weft.ops.losses: average clipped_squared_error clipped_surrogate normalise squared_error
+        weft.ops.memory: Past unroll
+        weft.ops.returns: gae
+        weft.ops.rollout: Transition state_values
+    """,
+    "ddpg": """
+        weft.algos.off_policy: OffPolicy
+        weft.ops.actor_critic: CriticLoss critic_loss lowest_q
+        weft.ops.losses: average means
+        weft.ops.n_step: at_step first_step n_step single_steps
+        weft.ops.rollout: Transition
+        weft.ops.updates: LearnerState Loss actor_critic_adam
+    """,
+    "sac": """
+        weft.algos.off_policy: OffPolicy
+        weft.ops.actor_critic: CriticLoss critic_loss lowest_q sac_policy_loss temperature_loss
+        weft.ops.losses: average means
+        weft.ops.n_step: at_step first_step n_step single_steps
+        weft.ops.rollout: Transition
+        weft.ops.updates: LearnerState Loss actor_critic_adam
+    """,
+}
 
 
 def label(path: Path) -> str:
@@ -40,6 +82,47 @@ def test_an_algorithm_knows_nothing_of_placement(path):
     names = imports(path)
     assert not [module for module in PLACEMENT if reaches(names, module)]
     assert not [part for part in ("layout", "project", "runtime", "graph") if reaches(names, f"weft.{part}")]
+
+
+@pytest.mark.parametrize("kind", ALGOS.values(), ids=ALGOS)
+def test_an_algorithm_inherits_from_one_base_and_from_no_other_algorithm(kind):
+    assert kind.__bases__ in ((OnPolicy,), (OffPolicy,))
+    assert OnPolicy.__bases__ == OffPolicy.__bases__ == (Algorithm,)
+
+
+def reading_list(path: Path) -> dict[str, set[str]]:
+    """The names that a file imports from weft's modules, but for the vocabulary."""
+    names: dict[str, set[str]] = {}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            assert not any(alias.name.split(".")[0] == "weft" for alias in node.names), "import names, not modules"
+        elif isinstance(node, ast.ImportFrom) and reaches({node.module or ""}, "weft"):
+            names.setdefault(node.module or "", set()).update(alias.name for alias in node.names)
+    return {
+        module: found for module, found in names.items() if not any(reaches({module}, known) for known in VOCABULARY)
+    }
+
+
+@pytest.mark.parametrize("name", ALGOS)
+def test_an_update_needs_the_file_its_base_and_names_of_ops_alone(name):
+    names = reading_list(ROOT / "algos" / f"{name}.py")
+    base = ALGOS[name].__base__
+    assert base is not None and names.pop(base.__module__) == {base.__name__}
+    assert all(reaches({module}, "weft.ops") for module in names), sorted(names)
+
+
+@pytest.mark.parametrize("base", ["on_policy", "off_policy"])
+def test_a_base_needs_ops_and_replay_tables_alone(base):
+    names = reading_list(ROOT / "algos" / f"{base}.py")
+    assert all(reaches({module}, "weft.ops") or reaches({module}, "weft.replay") for module in names), sorted(names)
+
+
+@pytest.mark.parametrize(("name", "expected"), READING_LISTS.items(), ids=READING_LISTS)
+def test_the_reading_list_of_an_update(name, expected):
+    lines = (line.split(":") for line in expected.strip().splitlines())
+    assert reading_list(ROOT / "algos" / f"{name}.py") == {
+        module.strip(): set(names.split()) for module, names in lines
+    }
 
 
 @pytest.mark.parametrize("path", LAYOUTS, ids=label)

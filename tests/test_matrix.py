@@ -200,7 +200,7 @@ def assert_finite(run: TrainedCell) -> None:
 def steps_collected(run: TrainedCell) -> float:
     """The environment steps of a run, as the environments count them."""
     state = run.result.state
-    env = state.place.env if hasattr(state, "place") else state.env
+    env = state.env
     while hasattr(env, "memory"):
         env = env.inner
     if hasattr(env, "token"):

@@ -90,7 +90,7 @@ def record_training(algo: Algorithm, world: World, path: str | Path) -> World:
     if algo.steps_per_iteration is not None:
         raise WeftError(f"{name} takes no steps in its environment, so there is nothing to record: leave --record out")
     check_new_folder(path)
-    jaxpr = trace(algo.settle(asynchronous=False), world(algo.num_envs)).jaxpr.jaxpr
+    jaxpr = trace(algo.resolve(asynchronous=False), world(algo.num_envs)).jaxpr.jaxpr
     if (calls := count_calls(jaxpr, "env.episodes")) != 1:
         raise WeftError(
             f"{name} calls env.episodes {calls} times in an iteration: to record a run, the algorithm must call it "

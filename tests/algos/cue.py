@@ -1,4 +1,4 @@
-"""An environment that asks for memory: a cue is shown at first, and wanted as the action some steps later."""
+"""An environment that needs a memory: the cue of the first step is the rewarded action of the last step."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +14,9 @@ from weft.envs.episodes import EpisodeStatistics
 
 @dataclass(frozen=True)
 class Cue:
-    """Left or right is shown in the first of `steps` steps, and nothing after that; the last action must be the same.
+    """Shows left or right in the first of `steps` steps and 0 afterwards; the last action has to repeat it.
 
-    Cues follow each other in a fixed order that looks random, so nothing is drawn.
+    The cues are a fixed pseudorandom sequence, so no keys are used.
     """
 
     num_envs: int

@@ -1,4 +1,4 @@
-"""A little experience to learn from, for tests of single algorithms."""
+"""Short trajectories of on-policy algorithms, to test what they learn from them."""
 
 import dataclasses
 
@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from weft.ops.rollout import Place, rollout
+from weft.ops.rollout import RolloutState, rollout
 
 SMALL = {"num_envs": 4, "horizon": 32}
 
@@ -17,22 +17,23 @@ def collect(algo, env, state):
     return rollout(
         env,
         lambda obs, memory, noise: algo.act(state.net, obs, memory, noise),
-        Place(state.env, state.obs, state.memory),
-        noise=algo.noise(env, key_act),
+        RolloutState(state.env, state.obs, state.memory),
+        noise=algo.acting_noise(env, key_act),
         key=key_env,
         length=algo.horizon,
     )[1]
 
 
-def moved(state, key, by=0.3):
-    """The state after its net was changed a little, so that what it collected before is another policy's."""
+def perturbed(state, key, by=0.3):
+    """The state with a changed network, so that trajectories collected before are another policy's."""
     leaves, tree = jax.tree.flatten(state.net)
     keys = jax.random.split(key, len(leaves))
     leaves = [x + by * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)]
     return dataclasses.replace(state, net=jax.tree.unflatten(tree, leaves))
 
 
-def learned(algo, state, trajectory):
+def learned_net(algo, state, trajectory):
+    """The network after learning from a trajectory."""
     return algo.learn(state.net, state.opt, trajectory, jnp.ones(()), state.key)[0]
 
 

@@ -1,4 +1,4 @@
-"""What DDPG, TD3, D4PG and both SACs must hold to."""
+"""Properties of all actor-critic algorithms with replay: DDPG, TD3, D4PG, SAC and discrete SAC."""
 
 from dataclasses import fields, replace
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.algos.replayed import CHOICES, NUMBERS, SMALL, batch_of, begin, items_of
+from tests.algos.replayed import CONTINUOUS, DISCRETE, SMALL, batch_of, begin, items_of
 from weft.algos import ALGOS
 from weft.algos.d4pg import D4PG
 from weft.algos.ddpg import DDPG
@@ -19,7 +19,7 @@ from weft.metrics import Mean
 from weft.runtime.driver import train_in_memory
 
 KINDS = {DDPG: {}, TD3: {}, D4PG: {"v_min": -6.0, "v_max": 3.0}, SAC: {}, DiscreteSAC: {}}
-"""All of them, with settings for returns of about 1."""
+"""The algorithms, with settings for returns of about 1."""
 
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
@@ -27,13 +27,12 @@ def kind(request):
     return request.param
 
 
-def world_of(kind):
-    return CHOICES if kind is DiscreteSAC else NUMBERS
+def env_of(kind):
+    return DISCRETE if kind is DiscreteSAC else CONTINUOUS
 
 
 @pytest.mark.parametrize("kind", ALGOS.values(), ids=ALGOS)
-def test_a_default_is_the_one_that_the_class_shows(kind):
-    """Of two classes that are extended, the first also brings the defaults that it did not set itself."""
+def test_the_default_of_a_field_is_the_class_attribute(kind):
     assert all(each.default == getattr(kind, each.name) for each in fields(kind))
 
 
@@ -45,9 +44,8 @@ def close(one, other):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), one, other)
 
 
-def test_each_part_gets_its_own_gradient_alone(kind, key):
-    """A weight of 0 leaves out what the critics would learn, and the policy does not notice."""
-    algo, env, learner = begin(kind, key, world_of(kind), **KINDS[kind])
+def test_importance_weights_scale_the_gradient_of_the_critics_only(kind, key):
+    algo, env, learner = begin(kind, key, env_of(kind), **KINDS[kind])
     items = items_of(env, key, steps=algo.n_step)
     gradient = jax.jit(lambda weight: algo.gradient(learner, items, weight, key)[0])
     full, none = gradient(jnp.ones(16)), gradient(jnp.zeros(16))
@@ -55,10 +53,9 @@ def test_each_part_gets_its_own_gradient_alone(kind, key):
     close(full.actor, none.actor)
 
 
-def test_invalid_rows_are_not_learned_from(kind, key):
-    algo, env, learner = begin(kind, key, world_of(kind), n_step=1, **KINDS[kind])
+def test_invalid_rows_do_not_change_the_gradient(kind, key):
+    algo, env, learner = begin(kind, key, env_of(kind), n_step=1, **KINDS[kind])
     items = items_of(env, key)
-    # The draws of the noise go by rows, so the same rows are there both times.
     masked = replace(items, valid=items.valid.at[:, 8:].set(False))
     garbled = jax.tree.map(lambda x: x.at[:, 8:].set(0) if x.dtype != bool else x, masked)
     gradient = jax.jit(lambda items: algo.gradient(learner, items, jnp.ones(16), key)[0])
@@ -66,8 +63,8 @@ def test_invalid_rows_are_not_learned_from(kind, key):
     assert largest(jax.tree.map(jnp.subtract, gradient(items), gradient(masked))) > 0
 
 
-def test_a_step_keeps_the_types_of_the_state(kind, key):
-    algo, env, _ = begin(kind, key, world_of(kind), prioritised=True)
+def test_an_iteration_keeps_the_shapes_and_types_of_the_state(kind, key):
+    algo, env, _ = begin(kind, key, env_of(kind), prioritised=True)
     state = jax.eval_shape(lambda key: algo.init(env, key), key)
     for step in (algo.warm_up, algo.step):
         after, metrics = jax.eval_shape(lambda state, step=step: step(env, state), state)
@@ -78,32 +75,32 @@ def test_a_step_keeps_the_types_of_the_state(kind, key):
     assert {"loss", "policy_loss", "value"} <= set(metrics)
 
 
-def test_errors_of_collected_steps_are_those_of_items(kind, key):
-    still = {"blur": 0.0} if kind is TD3 else {}
-    algo, env, learner = begin(kind, key, world_of(kind), n_step=1, **still)
-    seen = items_of(env, key, steps=3, size=4)
-    errors = algo.errors(learner.net, learner.target, seen)
+def test_initial_priorities_equal_the_errors_of_the_loss(kind, key):
+    noiseless = {"target_noise": 0.0} if kind is TD3 else {}
+    algo, env, learner = begin(kind, key, env_of(kind), n_step=1, **noiseless)
+    trajectory = items_of(env, key, steps=3, size=4)
+    errors = algo.initial_priorities(learner.net, learner.target, trajectory)
     gradient = jax.jit(lambda items: algo.gradient(learner, items, jnp.ones(4), key)[1])
-    apart = [jax.tree.map(lambda x, t=t: x[t : t + 1], seen) for t in range(3)]
-    again = [gradient(items) for items in apart]
+    steps = [jax.tree.map(lambda x, t=t: x[t : t + 1], trajectory) for t in range(3)]
+    expected = [gradient(items) for items in steps]
     assert errors.shape == (3, 4)
-    if kind is not SAC:  # whose targets are drawn
-        np.testing.assert_allclose(errors, jnp.stack(again), rtol=1e-4, atol=1e-5)
+    if kind is not SAC:  # its targets are sampled
+        np.testing.assert_allclose(errors, jnp.stack(expected), rtol=1e-4, atol=1e-5)
 
 
-def good(action):
-    """1 for the choice 1, and for a push of 0.5; less for every other."""
+def reward_of(action):
+    """At most 1: for the discrete action 1, and for the continuous action 0.5."""
     return (action == 1).astype(jnp.float32) if action.dtype == jnp.int32 else 1.0 - jnp.square(action[..., 0] - 0.5)
 
 
-def test_a_policy_comes_to_what_is_best(kind, key):
-    """Every step ends its episode, so what an action is worth is its reward."""
+def test_a_policy_learns_the_best_action(kind, key):
+    """Every step ends its episode, so the value of an action is its reward."""
     fast = {"hidden": (32,), "lr": 1e-2, "actor_lr": 1e-3, "temperature": 0.01, "learn_temperature": False}
     settings = {name: value for name, value in fast.items() if hasattr(kind, name)}
-    algo, env, learner = begin(kind, key, world_of(kind), **KINDS[kind], **settings)
+    algo, env, learner = begin(kind, key, env_of(kind), **KINDS[kind], **settings)
 
     def update(learner, key):
-        items = items_of(env, key, steps=algo.n_step, size=64, reward=good)
+        items = items_of(env, key, steps=algo.n_step, size=64, reward=reward_of)
         items = replace(items, terminated=jnp.ones_like(items.terminated))
         return algo.learn(learner, batch_of(items), key)[0], None
 
@@ -111,11 +108,11 @@ def test_a_policy_comes_to_what_is_best(kind, key):
     _, play = algo.player(env, run(learner).net, greedy=True)
     obs = jax.random.normal(key, (32, *env.observation_space.shape))
     _, action = play((), obs, jnp.zeros(32, bool), key)
-    assert good(action).mean() > 0.9
+    assert reward_of(action).mean() > 0.9
 
 
-def test_playing_is_greedy_or_as_in_training(kind, key):
-    algo, env, learner = begin(kind, key, world_of(kind))
+def test_only_a_greedy_player_is_deterministic(kind, key):
+    algo, env, learner = begin(kind, key, env_of(kind))
     obs, start = jax.random.normal(key, (32, *env.observation_space.shape)), jnp.zeros(32, bool)
     for greedy in (True, False):
         _, play = algo.player(env, learner.net, greedy=greedy)
@@ -123,24 +120,28 @@ def test_playing_is_greedy_or_as_in_training(kind, key):
         assert bool((first == second).all()) == greedy
 
 
-@pytest.mark.parametrize(("still", "moves"), [("actor", "critics"), ("critics", "actor")])
-def test_the_policy_has_a_step_size_of_its_own(still, moves, key):
-    rate = "actor_lr" if still == "actor" else "lr"
+@pytest.mark.parametrize(("fixed", "changed"), [("actor", "critics"), ("critics", "actor")])
+def test_actor_and_critics_have_separate_step_sizes(fixed, changed, key):
+    rate = "actor_lr" if fixed == "actor" else "lr"
     algo, env, learner = begin(SAC, key, **{rate: 0.0})
     after = algo.update(learner, jax.tree.map(jnp.ones_like, learner.net))
     change = jax.tree.map(jnp.subtract, after.net, learner.net)
-    assert largest(getattr(change, still)) == 0 < largest(getattr(change, moves))
-    assert (largest(change.log_temperature) > 0) == (still == "actor"), "it goes with the critics"
+    assert largest(getattr(change, fixed)) == 0 < largest(getattr(change, changed))
+    assert (largest(change.log_temperature) > 0) == (fixed == "actor"), (
+        "the temperature has the step size of the critics"
+    )
 
 
 @pytest.mark.parametrize("layout", ["fused:devices=2", "allreduce:workers=2", "apex:actors=2"])
-def test_every_update_is_made_after_the_warm_up(layout):
-    result = train_in_memory(D4PG(**SMALL, prioritised=True), NUMBERS, layout=layout, steps=60)
+def test_all_gradient_steps_run_after_the_warm_up(layout):
+    result = train_in_memory(D4PG(**SMALL, prioritised=True), CONTINUOUS, layout=layout, steps=60)
     assert (result.steps, int(result.state.learner.updates)) == (60, 5 * 2)
     assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(result.state.net))
 
 
-@pytest.mark.parametrize(("kind", "env", "hint"), [(SAC, CHOICES, "discrete_sac"), (DiscreteSAC, NUMBERS, "use sac")])
-def test_other_actions_are_refused(kind, env, hint, key):
+@pytest.mark.parametrize(
+    ("kind", "env", "hint"), [(SAC, DISCRETE, "discrete_sac"), (DiscreteSAC, CONTINUOUS, "use sac")]
+)
+def test_an_unsupported_action_space_is_refused(kind, env, hint, key):
     with pytest.raises(WeftError, match=hint):
         begin(kind, key, env)

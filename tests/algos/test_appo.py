@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.algos.experience import SMALL, collect, different, learned, moved
+from tests.algos.experience import SMALL, collect, different, learned_net, perturbed
 from weft.algos.appo import APPO
 from weft.algos.ppo import PPO
 from weft.envs import make
@@ -18,29 +18,31 @@ def begin(algo, key):
 
 
 @pytest.mark.parametrize("settings", [{}, {"lam": 0.5}, {"memory": "gru", "memory_size": 8}], ids=str)
-def test_of_its_own_experience_it_learns_as_ppo_does(settings, key):
+def test_on_policy_it_equals_ppo(settings, key):
     ours, theirs = APPO(**PLAIN | settings), PPO(**PLAIN | settings)
-    state, seen = begin(ours, key)
+    state, trajectory = begin(ours, key)
 
     def agree(state):
-        nets = [learned(algo, state, seen) for algo in (ours, theirs)]
+        nets = [learned_net(algo, state, trajectory) for algo in (ours, theirs)]
         return jax.tree.all(jax.tree.map(lambda a, b: np.allclose(a, b, atol=2e-5), *nets))
 
-    assert agree(state) and not agree(moved(state, key))
+    assert agree(state) and not agree(perturbed(state, key))
 
 
 @pytest.mark.parametrize("setting", [{"rho_bar": 0.5}, {"c_bar": 0.5}, {"lam": 0.5}, {"clip": 0.01}], ids=str)
-def test_every_switch_changes_what_is_learned(setting, key):
-    state, seen = begin(APPO(**PLAIN), key)
-    state = moved(state, key)
-    assert different(learned(APPO(**PLAIN), state, seen), learned(APPO(**PLAIN | setting), state, seen))
+def test_every_setting_changes_what_is_learned(setting, key):
+    state, trajectory = begin(APPO(**PLAIN), key)
+    state = perturbed(state, key)
+    nets = [learned_net(APPO(**PLAIN | settings), state, trajectory) for settings in ({}, setting)]
+    assert different(*nets)
 
 
-def test_no_step_is_weighted_twice(key):
-    """The ratio that is clipped weighs a step already: its advantage is what the action got beyond the value."""
+def test_advantages_are_not_weighted_by_the_importance_ratio(key):
+    """The clipped ratio of the objective is the only weight."""
     algo = APPO(**PLAIN | {"lam": 0.0})
-    state, seen = begin(algo, key)
-    state = moved(state, key)
-    v_tm1, advantage, _ = algo.estimate(state.net, seen)
-    led = jnp.where(seen.terminated, 0.0, state.net.value(seen.final_obs))
-    np.testing.assert_allclose(advantage, seen.reward + algo.gamma * led - v_tm1, atol=1e-5)
+    state, trajectory = begin(algo, key)
+    state = perturbed(state, key)
+    samples = algo.samples(state.net, trajectory)
+    v_t = jnp.where(trajectory.terminated, 0.0, state.net.value(trajectory.final_obs))
+    expected = trajectory.reward + algo.gamma * v_t - samples.value
+    np.testing.assert_allclose(samples.advantage, expected, atol=1e-5)

@@ -23,7 +23,7 @@ RAINBOW: dict[str, Any] = {"dueling": True, "n_step": 3, "prioritised": True, "d
 
 
 def items_for(env, algo, key, length=3, n=50):
-    """Random items of steps that go through ends of episodes."""
+    """Random items of several steps, which cross ends of episodes."""
     keys = jax.random.split(key, 5)
     u = jax.random.uniform(keys[0], (length, n))
     obs, final = (jax.random.normal(k, (length, n, *env.observation_space.shape)) for k in keys[1:3])
@@ -40,12 +40,12 @@ def items_for(env, algo, key, length=3, n=50):
 
 
 @pytest.mark.parametrize("double", [True, False])
-def test_one_step_errors_are_rlax_s(key, double):
+def test_one_step_errors_equal_rlax(key, double):
     env = make("gymnax:CartPole-v1", 4)
     algo = DQN(**SMALL, double=double)
     net, target = algo.build(env, key), algo.build(env, jax.random.key(9))
     items = items_for(env, algo, key, length=1)
-    loss, error, value = algo._losses(net, net, target, items)
+    loss, error, value = algo.td_loss(net, net, target, items)
     now, after, best = net(items.obs[0])[..., 0], target(items.final_obs[0])[..., 0], net(items.final_obs[0])[..., 0]
     discount = jnp.where(items.terminated[0], 0.0, algo.gamma)
     chooser = best if double else after
@@ -55,7 +55,7 @@ def test_one_step_errors_are_rlax_s(key, double):
     np.testing.assert_allclose(value, now[jnp.arange(50), items.action[0]], rtol=1e-5)
 
 
-def test_the_gradient_goes_to_the_network_and_not_to_what_it_aims_at(key):
+def test_the_target_network_gets_no_gradient(key):
     env = make("gymnax:CartPole-v1", 4)
     for settings in ({}, RAINBOW):
         algo = DQN(**SMALL | settings)
@@ -63,72 +63,71 @@ def test_the_gradient_goes_to_the_network_and_not_to_what_it_aims_at(key):
         items = items_for(env, algo, key)
 
         def loss(net, target, algo=algo, items=items):
-            return jnp.mean(algo._losses(net, net, target, items)[0])
+            return jnp.mean(algo.td_loss(net, net, target, items)[0])
 
         to_net, to_target = jax.grad(loss, (0, 1))(net, net)
         assert all(jnp.abs(leaf).max() == 0 for leaf in jax.tree.leaves(to_target))
         assert any(jnp.abs(leaf).max() > 0 for leaf in jax.tree.leaves(to_net))
 
 
-def test_invalid_rows_are_not_learned_from(key):
+def test_invalid_rows_do_not_change_the_gradient(key):
     env = make("gymnax:CartPole-v1", 4)
     algo = DQN(**SMALL)
-    learner = algo.beginner(env, key)
+    learner = algo.new_learner(env, key)
     items = items_for(env, algo, key, length=1)
     half = jnp.arange(50) < 25
     masked = dataclasses.replace(items, valid=half[None])
     cut = jax.tree.map(lambda x: x[:, :25], items)
-    grads, others = (algo.gradient(learner, given, jnp.ones(given.reward.shape[1]), key)[0] for given in (masked, cut))
+    grads, others = (algo.gradient(learner, each, jnp.ones(each.reward.shape[1]), key)[0] for each in (masked, cut))
     for one, other in zip(jax.tree.leaves(grads), jax.tree.leaves(others), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
-def test_the_target_is_replaced_now_and_then(key):
+def test_the_target_network_is_copied_every_target_period(key):
     env = make("gymnax:CartPole-v1", 4)
     algo = DQN(**SMALL)
-    learner = algo.beginner(env, key)
+    learner = algo.new_learner(env, key)
     grads = jax.tree.map(jnp.ones_like, learner.net)
     for count in range(1, 8):
         before = learner
         learner = algo.update(learner, grads)
-        goal = learner.net if count % 3 == 0 else before.target
-        assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), learner.target, goal))
+        expected = learner.net if count % 3 == 0 else before.target
+        assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), learner.target, expected))
 
 
-def test_exploration_falls_and_differs_between_environments():
-    algo = DQN(**SMALL, epsilon=0.1, epsilon_steps=400, epsilon_spread=2.0)
-    rows = jnp.arange(4)
-    assert algo._exploration(rows, jnp.int32(0)).tolist() == [1.0] * 4
-    np.testing.assert_allclose(algo._exploration(rows, jnp.int32(50)), 0.5)
-    last = algo._exploration(rows, jnp.int32(1000))
-    np.testing.assert_allclose(last, [0.1, 0.1 ** (5 / 3), 0.1 ** (7 / 3), 0.001], rtol=1e-5)
+def test_the_exploration_rate_is_that_of_the_settings(key):
+    env = make("gymnax:CartPole-v1", 4)
+    algo = DQN(**SMALL, horizon=5_000, epsilon=0.1, epsilon_steps=10 * 4 * 5_000, epsilon_spread=2.0)
+    for iteration, expected in ((0, [1.0] * 4), (5, [0.5] * 4), (100, [0.1, 0.1 ** (5 / 3), 0.1 ** (7 / 3), 0.001])):
+        noise = algo.acting_noise(env, jnp.arange(4), jnp.int32(iteration), key)
+        np.testing.assert_allclose(noise.explores.mean(axis=0), expected, atol=0.03)
 
 
 @pytest.mark.parametrize(("layout", "replay"), [("actors", "device"), ("seed", "host")])
-def test_a_layout_in_step_changes_nothing(layout, replay):
+def test_a_synchronous_layout_changes_nothing(layout, replay):
     algo = DQN(**SMALL | RAINBOW, replay=replay)
     assert weft.check(algo, "gymnax:CartPole-v1", layout=layout, iterations=3).identical
 
 
-def test_every_update_of_every_iteration_is_made_after_the_warm_up():
+def test_all_gradient_steps_run_after_the_warm_up():
     for layout in ("fused", "apex:actors=4,replays=2"):
         result = train_in_memory(DQN(**SMALL | RAINBOW), "gymnax:CartPole-v1", layout=layout, steps=120)
         assert result.steps == 120 and result.iterations == 30
         assert int(result.state.learner.updates) == (30 - 10) * 2, layout
 
 
-def test_an_action_space_of_numbers_is_refused():
+def test_a_continuous_action_space_is_refused():
     with pytest.raises(WeftError, match="this algorithm needs a Discrete action space.*use sac"):
         train_in_memory(DQN(**SMALL), "gymnax:Pendulum-v1", steps=100)
 
 
-def test_a_batch_that_cannot_be_shared_out_is_refused():
-    with pytest.raises(WeftError, match="batch_size=7 cannot be shared out like 4 environments"):
+def test_a_batch_that_does_not_divide_between_replicas_is_refused():
+    with pytest.raises(WeftError, match="batch_size=7 cannot be divided like 4 environments"):
         train_in_memory(DQN(**SMALL | {"batch_size": 7}), "gymnax:CartPole-v1", layout="allreduce:workers=2", steps=100)
 
 
 class Bandit:
-    """One step to an episode: the reward is 1 for the choice that the observation names."""
+    """Episodes of one step: the reward is 1 for the action that the observation names."""
 
     observation_space = gym.spaces.Box(0, 1, (3,), np.float32)
     action_space = gym.spaces.Discrete(3)
@@ -156,8 +155,8 @@ class Bandit:
 
 @pytest.mark.parametrize("layout", ["fused", "apex:actors=2"])
 @pytest.mark.parametrize("settings", [{}, RAINBOW | {"v_min": -1.0, "v_max": 2.0}], ids=["plain", "rainbow"])
-def test_values_are_found(layout, settings):
+def test_q_values_converge(layout, settings):
     algo = DQN(**SMALL | settings | {"hidden": (16,), "lr": 1e-2, "updates": 4}, epsilon=0.5)
     result = train_in_memory(algo, Bandit, layout=layout, steps=2400)
-    q = algo.value(result.state.net, jnp.eye(3))
+    q = algo.q_values(result.state.net, jnp.eye(3))
     np.testing.assert_allclose(q, jnp.eye(3), atol=0.15)

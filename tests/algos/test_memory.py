@@ -1,4 +1,4 @@
-"""Algorithms whose networks remember."""
+"""Algorithms with recurrent networks."""
 
 import dataclasses
 
@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from tests.algos.cue import Cue
-from tests.algos.experience import SMALL, collect, different, learned
+from tests.algos.experience import SMALL, collect, different, learned_net
 from weft import WeftError, check
 from weft.algos import ALGOS
 from weft.algos.on_policy import OnPolicy
 from weft.algos.ppo import PPO
 from weft.envs import make
 from weft.nets.actor_critic import ActorCritic
-from weft.ops.memory import forget, see
+from weft.ops.memory import forget, step_memory
 
-RECALL = {"memory": "gru", "memory_size": 8, "hidden": (8,)}
+RECURRENT = {"memory": "gru", "memory_size": 8, "hidden": (8,)}
 
 
 @pytest.fixture(params=[name for name, kind in ALGOS.items() if issubclass(kind, OnPolicy)])
@@ -35,14 +35,14 @@ def final_return(algo, iterations):
 
 
 @pytest.mark.parametrize(("memory", "solved"), [("none", False), ("gru", True), ("lstm", True)])
-def test_only_with_a_memory_is_a_cue_acted_on_later(memory, solved):
+def test_only_recurrent_networks_solve_the_cue_task(memory, solved):
     algo = PPO(num_envs=16, horizon=20, hidden=(16,), lr=5e-3, memory=memory, memory_size=16)
     found = final_return(algo, iterations=50)
     assert found > 0.9 if solved else found < 0.3
 
 
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
-def test_a_step_keeps_the_types_of_the_state(kind, memory, key):
+def test_an_iteration_keeps_the_shapes_and_types_of_the_state(kind, memory, key):
     algo, env = kind(**SMALL, memory=memory), make("gymnax:CartPole-v1", SMALL["num_envs"])
     state = jax.eval_shape(lambda key: algo.init(env, key), key)
     after, _ = jax.eval_shape(lambda state: algo.step(env, state), state)
@@ -52,82 +52,85 @@ def test_a_step_keeps_the_types_of_the_state(kind, memory, key):
 
 @pytest.mark.parametrize("layout", ["actors", "seed"])
 def test_layouts_change_nothing(layout):
-    found = check(PPO(num_envs=4, horizon=8, **RECALL), "gymnax:CartPole-v1", layout=layout, iterations=3)
+    found = check(PPO(num_envs=4, horizon=8, **RECURRENT), "gymnax:CartPole-v1", layout=layout, iterations=3)
     assert found.identical, found.table()
 
 
 @pytest.fixture
 def start(key):
     env = Cue(SMALL["num_envs"])
-    algo = PPO(**SMALL, **RECALL, epochs=1, minibatches=1)
+    algo = PPO(**SMALL, **RECURRENT, epochs=1, minibatches=1)
     state = algo.init(env, key)
-    # A policy that is far from even, in a rollout that is not the first: its memory does not start at zero.
+    # A policy far from uniform, in the second rollout, so that its memory does not start at zero.
     net = eqx.tree_at(lambda net: net.net.head.logits.weight, state.net, replace_fn=lambda weight: 100 * weight)
     state = dataclasses.replace(algo.step(env, state)[0], net=net)
     return algo, state, collect(algo, env, state)
 
 
-def test_learning_goes_through_what_acting_went_through(start):
-    """With one step per rollout the probabilities of actions, recorded and learned from, must agree."""
-    algo, state, seen = start
+def test_learning_unrolls_the_same_memories_as_acting(start):
+    """With one gradient step per rollout, the action probabilities of acting and of learning are equal."""
+    algo, state, trajectory = start
     assert jnp.abs(state.memory[0]).max() > 0
-    _, _, metrics = algo.learn(state.net, state.opt, seen, jnp.ones(()), state.key)
+    _, _, metrics = algo.learn(state.net, state.opt, trajectory, jnp.ones(()), state.key)
     assert metrics["clip_fraction"].total == 0
     np.testing.assert_allclose(metrics["approx_kl"].total, 0, atol=1e-5)
-    elsewhere = dataclasses.replace(seen, past=jax.tree.map(jnp.zeros_like, seen.past))
-    _, _, metrics = algo.learn(state.net, state.opt, elsewhere, jnp.ones(()), state.key)
+    other_memory = dataclasses.replace(trajectory, past=jax.tree.map(jnp.zeros_like, trajectory.past))
+    _, _, metrics = algo.learn(state.net, state.opt, other_memory, jnp.ones(()), state.key)
     assert metrics["approx_kl"].total > 1e-4
 
 
-def test_where_a_truncated_episode_led_is_valued_with_what_was_remembered_there(start):
-    algo, state, seen = start
+def test_the_final_observation_of_a_truncated_episode_is_valued_with_its_memory(start):
+    algo, state, trajectory = start
     t = 7
-    cut = {"terminated": jnp.zeros_like(seen.terminated), "truncated": jnp.zeros_like(seen.truncated).at[t].set(True)}
-    seen = dataclasses.replace(seen, **cut, reward=jnp.zeros_like(seen.reward))
-    seen = dataclasses.replace(seen, past=dataclasses.replace(seen.past, ended=seen.ended))
-    memory = jax.tree.map(lambda x: x[0], seen.past.memory)
-    for obs in seen.obs[: t + 1]:
-        memory, now = see(state.net, memory, obs)
-    _, last = see(state.net, memory, seen.final_obs[t])
+    cut = {
+        "terminated": jnp.zeros_like(trajectory.terminated),
+        "truncated": jnp.zeros_like(trajectory.truncated).at[t].set(True),
+    }
+    trajectory = dataclasses.replace(trajectory, **cut, reward=jnp.zeros_like(trajectory.reward))
+    trajectory = dataclasses.replace(trajectory, past=dataclasses.replace(trajectory.past, ended=trajectory.ended))
+    memory = jax.tree.map(lambda x: x[0], trajectory.past.memory)
+    for obs in trajectory.obs[: t + 1]:
+        memory, now = step_memory(state.net, memory, obs)
+    _, last = step_memory(state.net, memory, trajectory.final_obs[t])
     expected = algo.gamma * state.net.value(last) - state.net.value(now)
-    np.testing.assert_allclose(algo.samples(state.net, seen).advantage[t], expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(algo.samples(state.net, trajectory).advantage[t], expected, rtol=1e-4, atol=1e-6)
 
 
-def test_nothing_before_an_end_changes_what_is_learned_of_the_steps_after_it(start):
-    algo, state, seen = start
+def test_steps_before_the_end_of_an_episode_do_not_affect_learning_after_it(start):
+    algo, state, trajectory = start
     t = 9
-    seen = dataclasses.replace(
-        seen, terminated=seen.terminated.at[t].set(True), valid=seen.valid.at[: t + 1].set(False)
+    trajectory = dataclasses.replace(
+        trajectory, terminated=trajectory.terminated.at[t].set(True), valid=trajectory.valid.at[: t + 1].set(False)
     )
-    seen = dataclasses.replace(seen, past=dataclasses.replace(seen.past, ended=seen.ended))
+    trajectory = dataclasses.replace(trajectory, past=dataclasses.replace(trajectory.past, ended=trajectory.ended))
     other = dataclasses.replace(
-        seen,
-        obs=seen.obs.at[: t + 1].add(1.0),
-        past=dataclasses.replace(seen.past, memory=jax.tree.map(lambda x: x + 1.0, seen.past.memory)),
+        trajectory,
+        obs=trajectory.obs.at[: t + 1].add(1.0),
+        past=dataclasses.replace(trajectory.past, memory=jax.tree.map(lambda x: x + 1.0, trajectory.past.memory)),
     )
-    assert not different(learned(algo, state, seen), learned(algo, state, other))
+    assert not different(learned_net(algo, state, trajectory), learned_net(algo, state, other))
 
 
-def test_a_rollout_forgets_where_episodes_ended(start):
-    algo, state, seen = start
-    memory = jax.tree.map(lambda x: x[0], seen.past.memory)
+def test_a_rollout_resets_the_memory_at_the_end_of_an_episode(start):
+    algo, state, trajectory = start
+    memory = jax.tree.map(lambda x: x[0], trajectory.past.memory)
     for t in range(12):
-        memory, now = see(state.net, memory, seen.obs[t])
-        np.testing.assert_allclose(state.net.policy(now).logits, seen.extra.logits[t], rtol=1e-4, atol=1e-6)
-        memory = forget(memory, seen.terminated[t] | seen.truncated[t])
-    assert seen.terminated[:12].any()
+        memory, now = step_memory(state.net, memory, trajectory.obs[t])
+        np.testing.assert_allclose(state.net.policy(now).logits, trajectory.extra.logits[t], rtol=1e-4, atol=1e-6)
+        memory = forget(memory, trajectory.terminated[t] | trajectory.truncated[t])
+    assert trajectory.terminated[:12].any()
 
 
-def test_environments_that_do_not_divide_are_refused(key):
-    algo, env = PPO(num_envs=6, horizon=8, **RECALL), Cue(6)
+def test_minibatches_that_do_not_divide_the_environments_are_refused(key):
+    algo, env = PPO(num_envs=6, horizon=8, **RECURRENT), Cue(6)
     with pytest.raises(WeftError, match="with a memory environments alone"):
         jax.eval_shape(lambda key: algo.step(env, algo.init(env, key)), key)
 
 
 @pytest.mark.parametrize("greedy", [True, False])
-def test_playing_remembers_within_an_episode_and_not_beyond(greedy, key):
+def test_a_player_resets_its_memory_at_the_start_of_an_episode(greedy, key):
     env = Cue(4)
-    algo = PPO(num_envs=4, **RECALL)
+    algo = PPO(num_envs=4, **RECURRENT)
     net = algo.build(env, key)
     memory, play = algo.player(env, net, greedy=greedy)
     _, obs = env.reset(key)
@@ -140,8 +143,8 @@ def test_playing_remembers_within_an_episode_and_not_beyond(greedy, key):
     assert different(first, later)
 
 
-class Mine(eqx.Module):
-    """Somebody's own network: nothing of weft's but a distribution, and no memory."""
+class CustomNet(eqx.Module):
+    """A custom network without memory."""
 
     inner: ActorCritic
 
@@ -155,18 +158,17 @@ class Mine(eqx.Module):
         return self.inner.value(obs)
 
 
-def test_a_network_of_ones_own_is_trained(kind, key):
-    algo, env = kind(**SMALL, net=Mine), make("gymnax:CartPole-v1", SMALL["num_envs"])
+def test_a_custom_network_is_trained(kind, key):
+    algo, env = kind(**SMALL, net=CustomNet), make("gymnax:CartPole-v1", SMALL["num_envs"])
     state = algo.init(env, key)
-    assert isinstance(state.net, Mine)
+    assert isinstance(state.net, CustomNet)
     after, _ = algo.step(env, state)
     assert different(after.net, state.net)
     with pytest.raises(WeftError, match="one given as `net` brings its own"):
-        kind(**SMALL, net=Mine, memory="gru").init(env, key)
+        kind(**SMALL, net=CustomNet, memory="gru").init(env, key)
 
 
-def test_actions_of_every_kind_and_masks_are_learned(kind, key):
-    """One iteration on a made-up environment whose spaces are nested and whose actions are masked."""
+def test_nested_spaces_with_action_masks_are_supported(kind, key):
     algo, env = kind(num_envs=4, horizon=8, hidden=(8,)), Nested(4)
     state = algo.init(env, key)
     after, metrics = jax.jit(lambda state: algo.step(env, state))(state)
@@ -176,7 +178,7 @@ def test_actions_of_every_kind_and_masks_are_learned(kind, key):
 
 @dataclasses.dataclass(frozen=True)
 class Nested(Cue):
-    """The cue, seen and acted on in nested spaces, with one tool out of three ruled out."""
+    """The cue task with nested spaces, where the mask rules out one of three tools."""
 
     observation_space = gym.spaces.Dict(
         observation=gym.spaces.Dict(cue=gym.spaces.Box(-1, 1, (2,)), place=gym.spaces.Discrete(3)),

@@ -1,4 +1,4 @@
-"""What every algorithm that collects into a table must hold to."""
+"""Properties of all algorithms that collect experience into a replay table."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ SMALL: dict[str, Any] = {"num_envs": 4, "horizon": 2, "hidden": (8,), "batch_siz
 
 
 class Strict(Masking):
-    """Insists on what it allows."""
+    """Raises on actions that the mask rules out."""
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:
         assert self.mask()[action], (action, self.mask())
@@ -23,7 +23,7 @@ class Strict(Masking):
 
 
 @pytest.mark.parametrize("kind", [DQN, R2D2, DiscreteSAC])
-def test_every_action_keeps_to_the_mask_also_in_the_warm_up(kind: type[OffPolicy]) -> None:
+def test_actions_respect_the_mask_in_warm_up_and_training(kind: type[OffPolicy]) -> None:
     algo = kind(**SMALL, warm_up_steps=160)
     result = train_in_memory(algo, "tests.algos.test_off_policy:Strict", steps=240)
     assert (result.steps, int(result.state.learner.updates)) == (240, 2 * (30 - algo.warm_up_iterations))

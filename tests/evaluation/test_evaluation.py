@@ -158,7 +158,7 @@ class Silent(PPO):
 
 
 def test_an_algorithm_without_a_player_is_rejected_before_training(tmp_path: Path) -> None:
-    with pytest.raises(WeftError, match="Silent does not say how to play what it learned: define its method `player`"):
+    with pytest.raises(WeftError, match="Silent cannot be evaluated: define its method `player`"):
         weft.train(Silent(**SMALL), GYM, steps=64, eval_every=64, quiet=True, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

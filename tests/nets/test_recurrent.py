@@ -7,7 +7,7 @@ import pytest
 
 from weft.nets.build import build
 from weft.nets.recurrent import GRU, LSTM, Recurrent
-from weft.ops.memory import Past, see, unroll
+from weft.ops.memory import Past, step_memory, unroll
 
 SPACES = gym.spaces.Box(-1, 1, (3,)), gym.spaces.Discrete(2)
 SETTINGS = {"hidden": (8,), "activation": "tanh", "shared": False, "torso": "auto", "squash": False}
@@ -72,15 +72,15 @@ def test_the_first_axis_of_a_memory_is_the_environment(memory, key):
 def test_earlier_observations_change_the_output(key):
     net = make("gru", key)
     obs = jnp.ones((1, 3))
-    fresh = see(net, net.initial(1), obs)
-    later = see(net, fresh[0], obs)
+    fresh = step_memory(net, net.initial(1), obs)
+    later = step_memory(net, fresh[0], obs)
     assert jnp.abs(net.value(fresh[1]) - net.value(later[1])).max() > 1e-3
 
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_policy_and_value_share_a_memory_only_if_shared(shared, key):
     net = make("gru", key, shared=shared)
-    grads = jax.grad(lambda net: jnp.sum(net.value(see(net, net.initial(2), jnp.ones((2, 3)))[1])))(net)
+    grads = jax.grad(lambda net: jnp.sum(net.value(step_memory(net, net.initial(2), jnp.ones((2, 3)))[1])))(net)
     assert len(net.memories) == (1 if shared else 2)
     assert all((jnp.abs(leaf) > 0).any() for leaf in jax.tree.leaves(grads.memories[-1].cell.inputs.bias))
     assert shared or all((leaf == 0).all() for leaf in jax.tree.leaves(grads.memories[0]))
@@ -90,11 +90,11 @@ def test_the_action_mask_bypasses_the_memory(key):
     space = gym.spaces.Dict(observation=SPACES[0], action_mask=gym.spaces.MultiBinary(2))
     net = make("gru", key, space)
     obs = {"observation": jnp.ones((4, 3)), "action_mask": jnp.array([[1, 0]] * 4, jnp.int8)}
-    memory, seen = see(net, net.initial(4), obs)
+    memory, seen = step_memory(net, net.initial(4), obs)
     assert net.policy(seen).mode().tolist() == [0] * 4 and net.value(seen).shape == (4,)
     assert (jnp.exp(net.policy(seen).log_prob(jnp.ones(4, jnp.int32))) == 0).all()
     unmasked = obs | {"action_mask": jnp.ones((4, 2), jnp.int8)}
-    jax.tree.map(np.testing.assert_array_equal, see(net, net.initial(4), unmasked)[0], memory)
+    jax.tree.map(np.testing.assert_array_equal, step_memory(net, net.initial(4), unmasked)[0], memory)
 
 
 def test_without_memory_the_network_is_not_recurrent(key):

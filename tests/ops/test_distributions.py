@@ -9,7 +9,7 @@ import scipy.stats
 
 from weft.errors import WeftError
 from weft.ops.distributions import (
-    RULED_OUT,
+    MASKED_LOGIT,
     Categorical,
     DiagonalGaussian,
     Product,
@@ -28,7 +28,7 @@ def squashed(key):
 
 
 def oracle(policy):
-    """The same squashed distribution, made of distrax's parts."""
+    """The same squashed distribution in distrax."""
     low, high = np.asarray(LOW), np.asarray(HIGH)
     stretch = distrax.ScalarAffine(shift=jnp.asarray((low + high) / 2), scale=jnp.asarray((high - low) / 2))
     normal = distrax.Normal(policy.mean, jnp.exp(policy.log_std))
@@ -65,7 +65,7 @@ def test_squashed_gaussian_equals_distrax(squashed, key):
 
 
 @pytest.mark.parametrize(("mean", "log_std"), [(0.0, 0.0), (1.5, -1.0), (-0.5, 0.7)])
-def test_the_density_of_a_squashed_gaussian_integrates_to_one_and_to_its_entropy(mean, log_std):
+def test_the_density_of_a_squashed_gaussian_integrates_to_1_and_to_its_entropy(mean, log_std):
     x = 1 + 2 * np.tanh(np.linspace(-7, 7, 20_001, dtype=np.float32))
     column = np.full((len(x), 1), 1, np.float32)
     policy = SquashedGaussian(jnp.asarray(mean * column), jnp.asarray(log_std * column), LOW[:1], HIGH[:1])
@@ -76,7 +76,7 @@ def test_the_density_of_a_squashed_gaussian_integrates_to_one_and_to_its_entropy
     np.testing.assert_allclose(policy.entropy()[0], entropy, atol=1e-2)
 
 
-def test_what_is_squashed_stays_inside_and_finite_however_far_out_it_started():
+def test_squashed_samples_stay_within_the_bounds_and_have_finite_log_probabilities():
     noise = jnp.linspace(-50, 50, 202).reshape(101, 2)
     policy = SquashedGaussian(jnp.zeros((101, 2)), jnp.full((101, 2), 1.0), LOW, HIGH)
 
@@ -93,7 +93,7 @@ def test_what_is_squashed_stays_inside_and_finite_however_far_out_it_started():
     np.testing.assert_allclose(policy.mode(), jnp.broadcast_to(jnp.array([1.0, 0.25]), (101, 2)))
 
 
-def test_categorical_samples_at_its_probabilities(key):
+def test_categorical_samples_have_the_given_probabilities(key):
     probabilities = jnp.array([0.1, 0.2, 0.7])
     noise = draw_noise(gym.spaces.Discrete(3), key, (100_000,))
     actions = Categorical(jnp.broadcast_to(jnp.log(probabilities), noise.shape)).sample(noise)
@@ -101,7 +101,7 @@ def test_categorical_samples_at_its_probabilities(key):
     np.testing.assert_allclose(jnp.bincount(actions) / len(actions), probabilities, atol=0.01)
 
 
-def test_gaussian_samples_with_its_mean_and_spread(key):
+def test_gaussian_samples_have_the_given_mean_and_standard_deviation(key):
     noise = draw_noise(gym.spaces.Box(-1, 1, (2,)), key, (100_000,))
     mean, log_std = jnp.array([1.0, -2.0]), jnp.array([0.0, 1.0])
     samples = DiagonalGaussian(*(jnp.broadcast_to(x, noise.shape) for x in (mean, log_std))).sample(noise)
@@ -110,7 +110,7 @@ def test_gaussian_samples_with_its_mean_and_spread(key):
 
 
 def test_what_is_ruled_out_never_happens(key):
-    logits = jnp.where(jnp.arange(4) % 2 == 0, jax.random.normal(key, (1000, 4)), RULED_OUT)
+    logits = jnp.where(jnp.arange(4) % 2 == 0, jax.random.normal(key, (1000, 4)), MASKED_LOGIT)
     policy = Categorical(logits)
     actions = policy.sample(draw_noise(gym.spaces.Discrete(4), key, (1000,)))
     assert (actions % 2 == 0).all() and (policy.mode() % 2 == 0).all()

@@ -39,7 +39,7 @@ def test_the_policy_gradient_the_squared_error_and_the_entropy_equal_rlax(rows, 
     logits, action = jax.random.normal(key, (N, 3)), jnp.arange(N, dtype=jnp.int32) % 3
     weight, policy = valid.astype(jnp.float32), Categorical(logits)
     with jax.numpy_dtype_promotion("standard"):
-        # Where ours is the mean over valid rows, that of rlax is over all of them, weighted.
+        # Ours is the mean over the valid rows; that of rlax is a weighted mean over all rows.
         share = valid.mean()
         expected = {
             "policy": rlax.policy_gradient_loss(logits, action, advantage, weight) / share,
@@ -65,7 +65,7 @@ def test_the_policy_gradient_the_squared_error_and_the_entropy_equal_rlax(rows, 
         lambda x, y, z, valid: Mean.of(normalise(x, valid) ** 3, valid),
     ],
 )
-def test_invalid_rows_change_nothing(rows, loss):
+def test_invalid_rows_do_not_change_the_losses(rows, loss):
     *arrays, valid = rows
     kept = [x[np.asarray(valid)] for x in arrays]
     masked, alone = loss(*arrays, valid), loss(*kept, jnp.ones(len(kept[0]), bool))
@@ -73,7 +73,7 @@ def test_invalid_rows_change_nothing(rows, loss):
     assert masked.count == alone.count
 
 
-def test_nothing_valid_is_no_loss_and_no_gradient(rows):
+def test_without_valid_rows_loss_and_gradient_are_0(rows):
     x, y, _, _ = rows
     none = jnp.zeros(N, bool)
     gradient = jax.grad(lambda x: average(policy_gradient(x, advantage=normalise(y, none), valid=none)))(x)
@@ -86,7 +86,7 @@ def test_no_gradient_flows_through_the_advantage(rows):
     np.testing.assert_array_equal(gradient, 0)
 
 
-def test_a_clipped_ratio_stops_paying_off():
+def test_a_clipped_ratio_has_no_gradient():
     def slope(log_ratio, advantage):
         one = (jnp.array([log_ratio]), jnp.array([advantage]))
         return jax.grad(
@@ -106,7 +106,7 @@ def test_a_clipped_value_error_is_never_smaller(rows):
     np.testing.assert_allclose(wide.total, plain.total, rtol=1e-5)
 
 
-def test_normalised_rows_have_zero_mean_and_unit_spread(rows):
+def test_normalised_rows_have_zero_mean_and_unit_standard_deviation(rows):
     x, _, _, valid = rows
     kept = normalise(5 * x + 3, valid)[np.asarray(valid)]
     np.testing.assert_allclose([kept.mean(), kept.std()], [0, 1], atol=1e-5)

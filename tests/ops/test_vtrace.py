@@ -10,17 +10,17 @@ from weft.ops.returns import discounted_returns, gae, lambda_returns
 from weft.ops.vtrace import vtrace
 
 B = 3
-# Shorter, as long as and longer than what a recursion compiles as one.
+# Shorter than, equal to and longer than UNROLL.
 LENGTHS = (1, 7, 16, 40)
 
-# Compiled once for each length: settings are traced like everything else.
+# Compiled once for each length: settings are traced arguments.
 compiled, compiled_gae = jax.jit(vtrace), jax.jit(gae)
 compiled_lambda_returns, compiled_discounted_returns = jax.jit(lambda_returns), jax.jit(discounted_returns)
 
 
 @st.composite
-def pieces(draw, truncation=True, invalid=True):
-    """A piece of experience with ends of both kinds, and rows in which an environment was started again."""
+def trajectories(draw, truncation=True, invalid=True):
+    """Trajectories with terminations, truncations, and invalid rows of restarted environments."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     shape = (draw(st.sampled_from(LENGTHS)), B)
     u, often = rng.random(shape), draw(st.sampled_from([0.0, 0.1, 0.4]))
@@ -28,17 +28,17 @@ def pieces(draw, truncation=True, invalid=True):
     valid = (rng.random(shape) >= often / 2) | (not invalid)
     cut = terminated | truncated | ~np.concatenate([valid[1:], np.ones((1, B), bool)])
     v_tm1, v_final, r_t = rng.normal(size=(3, *shape)).astype(np.float32)
-    # Within an episode a step leads to where the next one starts; at an end, and at the last step, to somewhere else.
+    # Within an episode v_t is the next v_tm1; at its end, and at the last step, it is another value.
     v_t = np.where(cut & truncation, v_final, np.concatenate([v_tm1[1:], v_final[-1:]]))
     ends = {"terminated": terminated, "truncated": truncated, "valid": valid}
     return {"r_t": r_t, **ends, "v_tm1": v_tm1, "v_t": v_t, "gamma": draw(st.sampled_from([0.5, 0.9, 0.99, 1.0]))}
 
 
 @st.composite
-def log_ratios(draw, piece):
-    """How much likelier the policy that learns makes actions: from much less to much more."""
+def log_ratios(draw, trajectory):
+    """Log importance ratios of very different sizes."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    return (draw(st.sampled_from([0.1, 1.0, 5.0])) * rng.normal(size=piece["r_t"].shape)).astype(np.float32)
+    return (draw(st.sampled_from([0.1, 1.0, 5.0])) * rng.normal(size=trajectory["r_t"].shape)).astype(np.float32)
 
 
 LAMBDAS = st.sampled_from([0.0, 0.5, 0.95, 1.0])
@@ -46,7 +46,7 @@ LIMITS = st.sampled_from([0.3, 1.0, 2.0, 100.0])
 
 
 def slow_vtrace(log_ratio, r_t, *, terminated, truncated, valid, v_tm1, v_t, gamma, lam, rho_bar, c_bar):
-    """Equation 1 of the paper: for every step the sum over all later ones of its episode. Then what actions got."""
+    """Equation 1 of the paper, as a sum over the later steps of the episode; and q."""
     rho, c = np.minimum(rho_bar, np.exp(log_ratio)), lam * np.minimum(c_bar, np.exp(log_ratio))
     delta = r_t + gamma * np.where(terminated, 0, v_t) - v_tm1
     length = len(r_t)
@@ -67,7 +67,7 @@ def slow_vtrace(log_ratio, r_t, *, terminated, truncated, valid, v_tm1, v_t, gam
 
 @jax.jit
 def reference(columns, lam, rho_bar, rho_bar_policy):
-    """What rlax says of the errors, and of all."""
+    """rlax: the errors, and all outputs."""
 
     def column(*given):
         limits = {"clip_rho_threshold": rho_bar, "clip_pg_rho_threshold": rho_bar_policy}
@@ -81,57 +81,59 @@ def bits(x):
     return np.asarray(x).view(np.int32)
 
 
-@given(st.data(), pieces(truncation=False, invalid=False), LAMBDAS, LIMITS, LIMITS)
-def test_vtrace_equals_rlax_where_nothing_is_truncated(data, piece, lam, rho_bar, rho_bar_policy):
-    log_ratio = data.draw(log_ratios(piece))
-    ours = compiled(log_ratio, **piece, lam=lam, rho_bar=rho_bar, rho_bar_policy=rho_bar_policy)
-    discount = (piece["gamma"] * ~piece["terminated"]).astype(np.float32)
+@given(st.data(), trajectories(truncation=False, invalid=False), LAMBDAS, LIMITS, LIMITS)
+def test_vtrace_equals_rlax_where_nothing_is_truncated(data, trajectory, lam, rho_bar, rho_bar_policy):
+    log_ratio = data.draw(log_ratios(trajectory))
+    ours = compiled(log_ratio, **trajectory, lam=lam, rho_bar=rho_bar, rho_bar_policy=rho_bar_policy)
+    discount = (trajectory["gamma"] * ~trajectory["terminated"]).astype(np.float32)
 
-    columns = piece["v_tm1"], piece["v_t"], piece["r_t"], discount, np.exp(log_ratio)
+    columns = trajectory["v_tm1"], trajectory["v_t"], trajectory["r_t"], discount, np.exp(log_ratio)
     with jax.numpy_dtype_promotion("standard"):
         errors, both = reference(columns, lam, rho_bar, rho_bar_policy)
-    # The limit lets errors be a hundred times the values: what is compared is then the rounding of hundreds.
+    # Errors may be a hundred times the values, so the tolerance is relative to hundreds.
     near = {"rtol": 1e-4, "atol": 1e-4 * max(1, rho_bar, rho_bar_policy)}
-    np.testing.assert_allclose(ours.target - piece["v_tm1"], errors, **near)
-    np.testing.assert_allclose(ours.target - piece["v_tm1"], both.errors, **near)
+    np.testing.assert_allclose(ours.target - trajectory["v_tm1"], errors, **near)
+    np.testing.assert_allclose(ours.target - trajectory["v_tm1"], both.errors, **near)
     np.testing.assert_allclose(ours.q, both.q_estimate, **near)
     np.testing.assert_allclose(ours.advantage, both.pg_advantage, **near)
 
 
-@given(st.data(), pieces(), LAMBDAS, LIMITS, LIMITS, LIMITS)
-def test_vtrace_follows_the_paper_with_truncation_and_rows_of_no_episode(
-    data, piece, lam, rho_bar, c_bar, rho_bar_policy
+@given(st.data(), trajectories(), LAMBDAS, LIMITS, LIMITS, LIMITS)
+def test_vtrace_equals_equation_1_with_truncations_and_invalid_rows(
+    data, trajectory, lam, rho_bar, c_bar, rho_bar_policy
 ):
-    log_ratio = data.draw(log_ratios(piece))
+    log_ratio = data.draw(log_ratios(trajectory))
     limits = {"lam": lam, "rho_bar": rho_bar, "c_bar": c_bar}
-    ours = compiled(log_ratio, **piece, **limits, rho_bar_policy=rho_bar_policy)
-    exact = {name: np.asarray(x, np.float64) for name, x in piece.items() if name in ("r_t", "v_tm1", "v_t")}
-    target, q = slow_vtrace(log_ratio.astype(np.float64), **piece | exact, **limits)
-    advantage = np.minimum(rho_bar_policy, np.exp(log_ratio)) * (q - piece["v_tm1"])
+    ours = compiled(log_ratio, **trajectory, **limits, rho_bar_policy=rho_bar_policy)
+    exact = {name: np.asarray(x, np.float64) for name, x in trajectory.items() if name in ("r_t", "v_tm1", "v_t")}
+    target, q = slow_vtrace(log_ratio.astype(np.float64), **trajectory | exact, **limits)
+    advantage = np.minimum(rho_bar_policy, np.exp(log_ratio)) * (q - trajectory["v_tm1"])
     for name, expected in {"target": target, "q": q, "advantage": advantage}.items():
-        found, scale = np.asarray(getattr(ours, name)), 1 + np.abs(expected[piece["valid"]]).max(initial=0)
-        np.testing.assert_allclose(found[piece["valid"]], expected[piece["valid"]], rtol=1e-4, atol=1e-4 * scale)
+        found, scale = np.asarray(getattr(ours, name)), 1 + np.abs(expected[trajectory["valid"]]).max(initial=0)
+        np.testing.assert_allclose(
+            found[trajectory["valid"]], expected[trajectory["valid"]], rtol=1e-4, atol=1e-4 * scale
+        )
 
 
-@given(pieces(), LAMBDAS, st.sampled_from([1.0, 2.0, np.inf]))
-def test_of_ones_own_experience_vtrace_is_the_n_step_return_bit_for_bit(piece, lam, limit):
-    led = {name: x for name, x in piece.items() if name != "v_tm1"}
+@given(trajectories(), LAMBDAS, st.sampled_from([1.0, 2.0, np.inf]))
+def test_on_policy_vtrace_is_the_n_step_return_bit_for_bit(trajectory, lam, limit):
+    arguments = {name: x for name, x in trajectory.items() if name != "v_tm1"}
     limits = {"rho_bar": limit, "c_bar": limit, "rho_bar_policy": limit}
-    log_ratio = np.zeros_like(piece["r_t"])
-    ours = compiled(log_ratio, **piece, lam=lam, **limits)
-    np.testing.assert_array_equal(bits(ours.target), bits(compiled_lambda_returns(**led, lam=lam)))
+    log_ratio = np.zeros_like(trajectory["r_t"])
+    ours = compiled(log_ratio, **trajectory, lam=lam, **limits)
+    np.testing.assert_array_equal(bits(ours.target), bits(compiled_lambda_returns(**arguments, lam=lam)))
     np.testing.assert_array_equal(bits(ours.q), bits(ours.target))
-    np.testing.assert_allclose(ours.advantage, compiled_gae(**piece, lam=lam), rtol=1e-4, atol=1e-4)
-    whole = compiled(log_ratio, **piece, lam=1.0, **limits)
-    np.testing.assert_array_equal(bits(whole.target), bits(compiled_discounted_returns(**led)))
+    np.testing.assert_allclose(ours.advantage, compiled_gae(**trajectory, lam=lam), rtol=1e-4, atol=1e-4)
+    whole = compiled(log_ratio, **trajectory, lam=1.0, **limits)
+    np.testing.assert_array_equal(bits(whole.target), bits(compiled_discounted_returns(**arguments)))
 
 
-@given(st.data(), pieces(), LAMBDAS)
-def test_nothing_of_a_row_of_no_episode_reaches_any_other(data, piece, lam):
-    log_ratio = data.draw(log_ratios(piece))
-    none = ~piece["valid"]
-    garbled = piece | {name: np.where(none, np.float32(9), piece[name]) for name in ("r_t", "v_tm1", "v_t")}
-    before = compiled(log_ratio, **piece, lam=lam)
+@given(st.data(), trajectories(), LAMBDAS)
+def test_invalid_rows_do_not_affect_other_rows(data, trajectory, lam):
+    log_ratio = data.draw(log_ratios(trajectory))
+    none = ~trajectory["valid"]
+    garbled = trajectory | {name: np.where(none, np.float32(9), trajectory[name]) for name in ("r_t", "v_tm1", "v_t")}
+    before = compiled(log_ratio, **trajectory, lam=lam)
     after = compiled(np.where(none, np.float32(2), log_ratio), **garbled, lam=lam)
     for name in ("target", "q", "advantage"):
         one, other = (np.where(none, 0, getattr(found, name)) for found in (before, after))
@@ -139,8 +141,8 @@ def test_nothing_of_a_row_of_no_episode_reaches_any_other(data, piece, lam):
 
 
 @pytest.mark.parametrize(("rho_bar", "learned"), [(np.inf, (0.2, 0.8)), (1.0, (0.2 / 0.7, 0.5 / 0.7))])
-def test_values_settle_at_those_of_the_clipped_policy(rho_bar, learned):
-    """Where the limit clips, the policy whose value is found is in between the two (equation 3 of the paper)."""
+def test_values_converge_to_those_of_the_clipped_policy(rho_bar, learned):
+    """With a limit, the fixed point is the value of a policy between mu and pi (equation 3 of the paper)."""
     acted, learning, reward = np.float32([[0.5, 0.5]]), np.float32([[0.2, 0.8]]), jnp.array([[1.0, 3.0]])
     value = jnp.full((1, 2), np.dot(learned, [1.0, 3.0]), jnp.float32)
     ends = {"terminated": jnp.ones((1, 2), bool), "truncated": jnp.zeros((1, 2), bool)}

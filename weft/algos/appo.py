@@ -1,30 +1,136 @@
-"""Asynchronous PPO: PPO's clipped steps towards V-trace's targets.
+"""Asynchronous PPO (APPO): the clipped objective of PPO (Schulman et al. 2017) with V-trace (Espeholt et al. 2018).
 
-PPO takes the policy that acted for the one that it starts learning from. Where that has moved on, advantages and value
-targets are V-trace's instead; the clipped ratio is of the new policy to the one that acted, as it is in PPO, and is all
-the weight that a step gets.
+PPO assumes that the current policy collected the rollout. Under asynchronous layouts the behaviour policy is older, so
+advantages and value targets are V-trace's. The clipped ratio is that of the new policy to the behaviour policy, as in
+PPO, and it is a step's only weight.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
 
-from weft.algos.impala import correct
-from weft.algos.ppo import PPO
+from weft.algos.on_policy import OnPolicy
+from weft.errors import WeftError
+from weft.fragments import all_mean, fragment
+from weft.metrics import Mean
 from weft.nets.actor_critic import Net
-from weft.ops.rollout import Transition
+from weft.ops.batches import fold_time, shuffled, swap_time, take_rows
+from weft.ops.losses import average, clipped_squared_error, clipped_surrogate, normalise, squared_error
+from weft.ops.memory import Past, unroll
+from weft.ops.rollout import Transition, state_values
+from weft.ops.vtrace import vtrace
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Sample:
+    """What the loss needs of each step; leaves [T, B, ...], [rows, ...], or [B, T, ...] for recurrent networks."""
+
+    obs: Any
+    action: Any
+    log_prob: jax.Array
+    value: jax.Array
+    advantage: jax.Array
+    valid: jax.Array
+    past: Past | None
+    target: jax.Array
+    """The target of the value function."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class APPO(PPO):
-    """PPO that corrects for experience of an older policy, by V-trace."""
+class APPO(OnPolicy):
+    """PPO with V-trace targets, for rollouts of an older policy."""
 
-    rho_bar: float = 1.0
-    """Limit of the weight of a step's error: the higher, the nearer the values are to the learning policy's own."""
-    c_bar: float = 1.0
-    """Limit of the weight with which later errors reach back: lower varies less and learns slower."""
+    lr: float = 2e-3
+    epochs: int = 4  # passes over every rollout
+    minibatches: int = 4  # gradient steps per pass
+    lam: float = 0.95  # lambda of the return: 1 uses rewards only, 0 relies on the value function
+    clip: float = 0.2  # epsilon: the objective rewards ratios between 1 - epsilon and 1 + epsilon
+    clip_value: bool = False  # whether values are also clipped to within epsilon of the old ones
+    anneal_clip: bool = False  # whether epsilon decays linearly to 0 over anneal_steps, like the step size
+    rho_bar: float = 1.0  # limit of the ratios that weight errors: a higher one moves the values' fixed point to pi
+    c_bar: float = 1.0  # limit of the ratios that propagate errors: a lower one has less variance and learns slower
 
-    def estimate(self, net: Net, trajectory: Transition) -> tuple[jax.Array, jax.Array, jax.Array]:
-        clips = {"rho_bar": self.rho_bar, "c_bar": self.c_bar}
-        v_tm1, found = correct(net, trajectory, gamma=self.gamma, lam=self.lam, **clips)
-        return v_tm1, found.q - v_tm1, found.target
+    def __post_init__(self) -> None:
+        if self.anneal_clip and not self.anneal_steps:
+            raise WeftError("anneal_clip is set but anneal_steps is 0: give the number of steps to anneal over")
+
+    @fragment
+    def learn(
+        self, net: Net, opt: optax.OptState, trajectory: Transition, remaining: jax.Array, key: jax.Array
+    ) -> tuple[Net, optax.OptState, dict[str, Mean]]:
+        """PPO's algorithm 1: `epochs` passes over the trajectory in minibatches."""
+        samples = self.samples(net, trajectory)
+        # Shuffle single steps; for recurrent networks, whole environments.
+        samples = fold_time(samples) if samples.past is None else swap_time(samples)
+        minibatches = shuffled(key, len(samples.valid), epochs=self.epochs, minibatches=self.minibatches)
+
+        def minibatch(
+            carry: tuple[Net, optax.OptState], rows: jax.Array
+        ) -> tuple[tuple[Net, optax.OptState], dict[str, Mean]]:
+            net, opt = carry
+            grads, metrics = self.gradient(net, take_rows(samples, rows), remaining)
+            return self.update(net, opt, all_mean(grads), remaining), metrics
+
+        (net, opt), metrics = lax.scan(minibatch, (net, opt), minibatches)
+        return net, opt, jax.tree.map(lambda x: x.sum(axis=0), metrics)
+
+    def samples(self, net: Net, trajectory: Transition) -> Sample:
+        """The trajectory with the behaviour policy's log probabilities, and V-trace (Espeholt et al., equation 1)."""
+        inputs, v_tm1, v_t = state_values(net, trajectory)
+        log_prob = net.policy(inputs).log_prob(trajectory.action)
+        behaviour_log_prob = trajectory.extra.log_prob(trajectory.action)
+        corrected = vtrace(
+            log_prob - behaviour_log_prob,
+            trajectory.reward,
+            **trajectory.ends,
+            v_tm1=v_tm1,
+            v_t=v_t,
+            gamma=self.gamma,
+            lam=self.lam,
+            rho_bar=self.rho_bar,
+            c_bar=self.c_bar,
+        )
+        return Sample(
+            obs=trajectory.obs,
+            action=trajectory.action,
+            log_prob=behaviour_log_prob,
+            value=v_tm1,
+            # Not weighted by rho: the clipped ratio is the weight.
+            advantage=corrected.q - v_tm1,
+            valid=trajectory.valid,
+            past=trajectory.past,
+            target=corrected.target,
+        )
+
+    @fragment
+    def gradient(self, net: Net, sample: Sample, remaining: jax.Array) -> tuple[Net, dict[str, Mean]]:
+        """The gradient of the loss over one minibatch."""
+        clip = self.clip * remaining if self.anneal_clip else self.clip
+        valid = sample.valid
+        advantage = normalise(sample.advantage, valid) if self.normalise_advantage else sample.advantage
+
+        def loss(net: Net) -> tuple[jax.Array, dict[str, Mean]]:
+            inputs, _ = unroll(net, sample.obs, sample.past, time=1)
+            policy, value = net.policy(inputs), net.value(inputs)
+            log_ratio = policy.log_prob(sample.action) - sample.log_prob
+            ratio = jnp.exp(log_ratio)  # Schulman et al., equation 6
+            if self.clip_value:
+                value_loss = clipped_squared_error(value, sample.target, value_old=sample.value, clip=clip, valid=valid)
+            else:
+                value_loss = squared_error(value, sample.target, valid=valid)
+            policy_loss = clipped_surrogate(ratio, advantage=advantage, clip=clip, valid=valid)  # equation 7
+            entropy = Mean.of(policy.entropy(), valid)
+            total = average(policy_loss) + self.value_weight * average(value_loss)
+            total -= self.entropy_weight * average(entropy)  # equation 9
+            metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+            # The k3 estimator of the KL divergence: never negative, with a low variance (Schulman 2020).
+            metrics["approx_kl"] = Mean.of(ratio - 1.0 - log_ratio, valid)
+            metrics["clip_fraction"] = Mean.of(jnp.abs(ratio - 1.0) > clip, valid)
+            return total, metrics
+
+        return jax.grad(loss, has_aux=True)(net)

@@ -1,79 +1,71 @@
-"""Conservative Q-learning (Kumar et al. 2020), for discrete actions: CQL(H) on double Q-learning.
+"""Conservative Q-learning (CQL) for discrete actions: Kumar et al. 2020, "Conservative Q-Learning for Offline
+Reinforcement Learning".
 
-Learned offline, Q-values of actions that nobody took are never corrected, and the largest is chosen just because it is
-too large. So the loss also presses down what all choices are worth, softly the best of them most, and lifts what was
-done: `alpha` times log sum exp Q(s, .) - Q(s, a), the paper's equation 4. What was never done is then not overrated,
-and a policy better than the recorded one is found where the recorded steps say that there is one.
+CQL(H) on double Q-learning, from a dataset. Offline, overestimated Q-values of actions outside of the dataset are never
+corrected by trying them. So the loss also lowers log sum_a exp Q(s, a) - Q(s, a_data), weighted by `alpha`.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 
-from weft.algorithm import Play
-from weft.algos.learning import Learner, Loss
-from weft.algos.offline import Offline
+from weft.algos.off_policy import OffPolicy
+from weft.datasets.batches import DatasetSource
 from weft.envs.timestep import Env
-from weft.metrics import Mean
+from weft.fragments import fragment
 from weft.nets.q import QNet
-from weft.ops.conservative import conservative
-from weft.ops.losses import average
-from weft.ops.n_step import at_step, n_step
-from weft.ops.q_learning import chosen, huber
-from weft.ops.q_learning import greedy as best_of
+from weft.ops.conservative import conservative_loss
+from weft.ops.losses import average, means
+from weft.ops.n_step import at_step, first_step, n_step
+from weft.ops.q_learning import chosen, greedy, huber
 from weft.ops.rollout import Transition
+from weft.ops.updates import LearnerState, Loss
 
 
 @dataclass(frozen=True, kw_only=True)
-class CQL(Offline):
+class CQL(OffPolicy):
     """Conservative Q-learning from a dataset, for discrete actions."""
 
+    dataset: str = ""  # a folder of recorded steps, or minari:ID
+    replay: Literal["device", "host"] = "device"  # where the steps are stored: the device is faster, the host larger
+    batch_size: int = 256
     target_period: int = 100
-    alpha: float = 1.0
-    """How much what was not done is pressed down."""
-    double: bool = True
-    """Whether the network chooses what the target network values."""
-    dueling: bool = False
-    """Whether values of choices are a common value and advantages."""
-    n_step: int = 1
-    """Rewards in a target before the value that it is completed by."""
+    alpha: float = 1.0  # the weight of the conservative loss
+    double: bool = True  # whether the network selects the action that the target network evaluates
+    dueling: bool = False  # whether Q-values are the sum of a state value and advantages
 
     @property
-    def item_length(self) -> int:
-        return self.n_step
+    def source(self) -> DatasetSource:
+        return DatasetSource(path=self.dataset, on=self.replay, rows=self.num_envs, item_length=self.n_step)
 
     def build(self, env: Env, key: jax.Array) -> QNet:
-        settings = {name: getattr(self, name) for name in ("hidden", "activation", "torso", "dueling")}
-        return QNet(env.observation_space, env.action_space, key=key, **settings)
+        """Q."""
+        layers: dict[str, Any] = {"hidden": self.hidden, "activation": self.activation, "torso": self.torso}
+        return QNet(env.observation_space, env.action_space, key=key, dueling=self.dueling, **layers)
 
-    def loss(self, net: QNet, learner: Learner, items: Transition, weight: jax.Array, key: jax.Array) -> Loss:
+    @fragment
+    def act(self, net: QNet, obs: Any, memory: Any, noise: jax.Array) -> tuple[Any, Any, Any]:
+        """pi(a | s) in proportion to exp Q(s, a): the policy of CQL(H). Sampled from Gumbel noise."""
+        return greedy(net(obs)[..., 0] + noise, net.allowed(obs)), (), memory
+
+    def loss(self, net: QNet, learner: LearnerState, items: Transition, weight: jax.Array, key: jax.Array) -> Loss:
+        """Equation 4: the error of Q-learning plus alpha times the conservative loss."""
         del weight, key
-        obs, action, valid = jax.tree.map(lambda x: x[0], (items.obs, items.action, items.valid))
-        q, goal = net(obs), self._goal(learner.net, learner.target, items)
-        value = chosen(q, action)[..., 0]
-        error = goal - value
-        reported = {
-            "loss": huber(error),
-            "conservative_loss": conservative(q[..., 0], action, net.allowed(obs)),
-            "value": value,
-        }
-        metrics = {name: Mean.of(rows, valid) for name, rows in reported.items()}
+        obs, action, valid = first_step((items.obs, items.action, items.valid))
+        q, y = net(obs), self.target(learner.net, learner.target, items)
+        q_data = chosen(q, action)[..., 0]
+        error = y - q_data
+        rows = {"loss": huber(error), "value": q_data}
+        rows["conservative_loss"] = conservative_loss(q[..., 0], action, net.allowed(obs))
+        metrics = means(rows, valid)
         total = average(metrics["loss"]) + self.alpha * average(metrics["conservative_loss"])
         return total, (jnp.abs(error), metrics)
 
-    def player(self, env: Env, net: QNet, *, greedy: bool) -> tuple[Any, Play]:
-        def play(memory: Any, obs: Any, start: jax.Array, key: jax.Array) -> tuple[Any, Any]:
-            q = net(obs)[..., 0]
-            # The policy that the loss is about: choices are as likely as the exponential of what they are worth.
-            return memory, best_of(q if greedy else q + jax.random.gumbel(key, q.shape), net.allowed(obs))
-
-        return (), play
-
-    def _goal(self, net: QNet, target: QNet, items: Transition) -> jax.Array:
-        ends = {"terminated": items.terminated, "truncated": items.truncated, "valid": items.valid}
-        ahead = n_step(items.reward, **ends, gamma=self.gamma)
-        led_to = at_step(items.final_obs, ahead.last)
-        best = best_of((net if self.double else target)(led_to)[..., 0], net.allowed(led_to))
-        return ahead.reward + ahead.discount * chosen(target(led_to), best)[..., 0]
+    def target(self, net: QNet, target: QNet, items: Transition) -> jax.Array:
+        """The n-step target y = r + gamma Q'(s', argmax_a Q(s', a)), with Q in place of Q' only if `double`."""
+        n_steps = n_step(items.reward, **items.ends, gamma=self.gamma)
+        next_obs = at_step(items.final_obs, n_steps.last)
+        best = greedy((net if self.double else target)(next_obs)[..., 0], net.allowed(next_obs))
+        return n_steps.bootstrap(chosen(target(next_obs), best)[..., 0])

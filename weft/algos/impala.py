@@ -1,54 +1,96 @@
-"""IMPALA's actor-critic (Espeholt et al. 2018): one gradient step per short piece of experience, with V-trace.
+"""IMPALA: Espeholt et al. 2018, "Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures".
 
-The policy that acted may be some updates older than the one that learns. It is stored with its actions, so every step
-can be weighted by how likely the learning policy would have made it; where the two are one this is advantage
-actor-critic.
+One gradient step per short rollout, with V-trace. The behaviour policy may be older than the learning policy, so its
+distributions are stored with the actions and V-trace weights every step by the importance ratio. Where both policies
+are equal this is A2C.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import jax
+import optax
 
-from weft.algos.on_policy import values
-from weft.algos.policy_gradient import PolicyGradient, Targets
+from weft.algos.on_policy import OnPolicy
+from weft.fragments import all_mean, fragment
+from weft.metrics import Mean
 from weft.nets.actor_critic import Net
-from weft.ops.rollout import Transition
-from weft.ops.vtrace import VTrace, vtrace
+from weft.ops.losses import Targets, average, normalise, policy_gradient, squared_error
+from weft.ops.memory import unroll
+from weft.ops.rollout import Transition, state_values
+from weft.ops.updates import scale_by_adam_or_rmsprop
+from weft.ops.vtrace import vtrace
 
 
 @dataclass(frozen=True, kw_only=True)
-class IMPALA(PolicyGradient):
-    """Importance-weighted actor-critic: A2C that corrects for experience of an older policy, by V-trace."""
+class IMPALA(OnPolicy):
+    """Importance-weighted actor-critic: one gradient step per short rollout, with V-trace."""
 
-    lam: float = 1.0
-    """Weight of longer returns: 1 takes as many rewards as there are, 0 one."""
-    rho_bar: float = 1.0
-    """Limit of the weight of a step's error: the higher, the nearer the values are to the learning policy's own."""
-    c_bar: float = 1.0
-    """Limit of the weight with which later errors reach back: lower varies less and learns slower."""
-    rho_bar_policy: float = 1.0
-    """Limit of the weight of a step in the policy's gradient."""
+    horizon: int = 20
+    lr: float = 5e-3
+    max_grad_norm: float = 40.0
+    normalise_advantage: bool = False
+    optimiser: Literal["adam", "rmsprop"] = "rmsprop"
+    optimiser_epsilon: float = 0.1  # added to the denominator; smaller is better where gradients are small
+    rmsprop_decay: float = 0.99  # of the mean squared gradient
+    rmsprop_momentum: float = 0.0
+    lam: float = 1.0  # lambda of the return (remark 2): 1 sums all rewards, 0 only one before the bootstrap value
+    rho_bar: float = 1.0  # limit of the ratios that weight errors: a higher one moves the values' fixed point to pi
+    c_bar: float = 1.0  # limit of the ratios that propagate errors: a lower one has less variance and learns slower
+    rho_bar_policy: float = 1.0  # limit of the ratios in the policy gradient
+
+    @fragment
+    def learn(
+        self, net: Net, opt: optax.OptState, trajectory: Transition, remaining: jax.Array, key: jax.Array
+    ) -> tuple[Net, optax.OptState, dict[str, Mean]]:
+        """One gradient step on the trajectory."""
+        del key
+        grads, metrics = self.gradient(net, trajectory, self.targets(net, trajectory))
+        net, opt = self.update(net, opt, all_mean(grads), remaining)
+        return net, opt, metrics
 
     def targets(self, net: Net, trajectory: Transition) -> Targets:
-        clips = {"rho_bar": self.rho_bar, "c_bar": self.c_bar, "rho_bar_policy": self.rho_bar_policy}
-        _, found = correct(net, trajectory, gamma=self.gamma, lam=self.lam, **clips)
-        return Targets(found.target, found.advantage, trajectory.valid)
+        """v_s (equation 1) and the advantage rho_s (r_s + gamma v_{s+1} - V(x_s)) (section 4.2)."""
+        inputs, v_tm1, v_t = state_values(net, trajectory)
+        log_prob = net.policy(inputs).log_prob(trajectory.action)
+        corrected = vtrace(
+            log_prob - trajectory.extra.log_prob(trajectory.action),
+            trajectory.reward,
+            **trajectory.ends,
+            v_tm1=v_tm1,
+            v_t=v_t,
+            gamma=self.gamma,
+            lam=self.lam,
+            rho_bar=self.rho_bar,
+            c_bar=self.c_bar,
+            rho_bar_policy=self.rho_bar_policy,
+        )
+        return Targets(corrected.target, corrected.advantage, trajectory.valid)
 
+    @fragment
+    def gradient(self, net: Net, trajectory: Transition, targets: Targets) -> tuple[Net, dict[str, Mean]]:
+        """The gradient of the loss over the valid steps."""
+        valid = targets.valid
+        advantage = normalise(targets.advantage, valid) if self.normalise_advantage else targets.advantage
 
-def correct(net: Net, trajectory: Transition, *, gamma: float, lam: float, **clips: float) -> tuple[jax.Array, VTrace]:
-    """The values of a trajectory by `net`, and V-trace from the policy that acted to that of `net`."""
-    seen, v_tm1, v_t = values(net, trajectory)
-    log_prob = net.policy(seen).log_prob(trajectory.action)
-    found = vtrace(
-        log_prob - trajectory.extra.log_prob(trajectory.action),
-        trajectory.reward,
-        terminated=trajectory.terminated,
-        truncated=trajectory.truncated,
-        valid=trajectory.valid,
-        v_tm1=v_tm1,
-        v_t=v_t,
-        gamma=gamma,
-        lam=lam,
-        **clips,
-    )
-    return v_tm1, found
+        def loss(net: Net) -> tuple[jax.Array, dict[str, Mean]]:
+            inputs, _ = unroll(net, trajectory.obs, trajectory.past)
+            policy = net.policy(inputs)
+            # Section 4.2: -A log pi(a | x) + c_v (v_s - V(x))^2 / 2 - c_e H(pi), with A fixed.
+            policy_loss = policy_gradient(policy.log_prob(trajectory.action), advantage=advantage, valid=valid)
+            value_loss = squared_error(net.value(inputs), targets.value, valid=valid)
+            entropy = Mean.of(policy.entropy(), valid)
+            total = average(policy_loss) + self.value_weight * average(value_loss)
+            total -= self.entropy_weight * average(entropy)
+            return total, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+
+        return jax.grad(loss, has_aux=True)(net)
+
+    def make_optimiser(self) -> optax.GradientTransformation:
+        return scale_by_adam_or_rmsprop(
+            self.optimiser,
+            max_grad_norm=self.max_grad_norm,
+            epsilon=self.optimiser_epsilon,
+            decay=self.rmsprop_decay,
+            momentum=self.rmsprop_momentum,
+        )

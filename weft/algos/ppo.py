@@ -1,7 +1,7 @@
-"""Proximal policy optimisation (Schulman et al. 2017).
+"""Proximal policy optimisation (PPO): Schulman et al. 2017, "Proximal Policy Optimization Algorithms".
 
-Several epochs of minibatch steps on one rollout, with the ratio of new to old action probabilities clipped so that more
-steps on the same data stop paying off.
+Several epochs of minibatch gradient steps on one rollout. The ratio of new to old action probabilities is clipped, so
+that the objective does not reward large changes of the policy.
 """
 
 from dataclasses import dataclass
@@ -12,22 +12,22 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from weft.algos.on_policy import OnPolicy, values
+from weft.algos.on_policy import OnPolicy
 from weft.errors import WeftError
 from weft.fragments import all_mean, fragment
 from weft.metrics import Mean
 from weft.nets.actor_critic import Net
 from weft.ops.batches import fold_time, shuffled, swap_time, take_rows
-from weft.ops.losses import clipped_squared_error, clipped_surrogate, normalise, squared_error
+from weft.ops.losses import average, clipped_squared_error, clipped_surrogate, normalise, squared_error
 from weft.ops.memory import Past, unroll
 from weft.ops.returns import gae
-from weft.ops.rollout import Transition
+from weft.ops.rollout import Transition, state_values
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Sample:
-    """What the loss needs of each step: leaves are [T, B, ...], or rows, or [B, T, ...] if there is a past."""
+    """What the loss needs of each step; leaves [T, B, ...], [rows, ...], or [B, T, ...] for recurrent networks."""
 
     obs: Any
     action: Any
@@ -36,8 +36,6 @@ class Sample:
     advantage: jax.Array
     valid: jax.Array
     past: Past | None
-    target: jax.Array | None = None
-    """Where the value should go, if not to the old value plus the advantage."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,18 +43,12 @@ class PPO(OnPolicy):
     """Proximal policy optimisation: several clipped epochs on every rollout."""
 
     lr: float = 2e-3
-    epochs: int = 4
-    """Passes over every rollout."""
-    minibatches: int = 4
-    """Gradient steps per pass."""
-    lam: float = 0.95
-    """Weight of longer returns in the advantages: 1 trusts rewards alone, 0 the value function."""
-    clip: float = 0.2
-    """How far from 1 the ratio of probabilities is still rewarded."""
-    clip_value: bool = False
-    """Whether values are also kept within `clip` of the old ones."""
-    anneal_clip: bool = False
-    """Whether `clip` falls to zero over `anneal_steps`, as the step size does."""
+    epochs: int = 4  # passes over every rollout
+    minibatches: int = 4  # gradient steps per pass
+    lam: float = 0.95  # lambda of generalised advantage estimation: 1 uses rewards only, 0 relies on the value function
+    clip: float = 0.2  # epsilon: the objective rewards ratios between 1 - epsilon and 1 + epsilon
+    clip_value: bool = False  # whether values are also clipped to within epsilon of the old ones
+    anneal_clip: bool = False  # whether epsilon decays linearly to 0 over anneal_steps, like the step size
 
     def __post_init__(self) -> None:
         if self.anneal_clip and not self.anneal_steps:
@@ -66,8 +58,9 @@ class PPO(OnPolicy):
     def learn(
         self, net: Net, opt: optax.OptState, trajectory: Transition, remaining: jax.Array, key: jax.Array
     ) -> tuple[Net, optax.OptState, dict[str, Mean]]:
+        """Algorithm 1: `epochs` passes over the trajectory in minibatches."""
         samples = self.samples(net, trajectory)
-        # What is shuffled is single steps, or whole environments where one step is remembered in the next.
+        # Shuffle single steps; for recurrent networks, whole environments.
         samples = fold_time(samples) if samples.past is None else swap_time(samples)
         minibatches = shuffled(key, len(samples.valid), epochs=self.epochs, minibatches=self.minibatches)
 
@@ -82,8 +75,10 @@ class PPO(OnPolicy):
         return net, opt, jax.tree.map(lambda x: x.sum(axis=0), metrics)
 
     def samples(self, net: Net, trajectory: Transition) -> Sample:
-        """The trajectory with what is fixed while learning from it: old probabilities, values and advantages."""
-        v_tm1, advantage, target = self.estimate(net, trajectory)
+        """The trajectory with the old policy's log probabilities and values, and advantages (equation 11)."""
+        # Acting needs no values: here they are two large products, in the rollout they would be many small ones.
+        _, v_tm1, v_t = state_values(net, trajectory)
+        advantage = gae(trajectory.reward, **trajectory.ends, v_tm1=v_tm1, v_t=v_t, gamma=self.gamma, lam=self.lam)
         return Sample(
             obs=trajectory.obs,
             action=trajectory.action,
@@ -92,48 +87,31 @@ class PPO(OnPolicy):
             advantage=advantage,
             valid=trajectory.valid,
             past=trajectory.past,
-            target=target,
         )
-
-    def estimate(self, net: Net, trajectory: Transition) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-        """Old values, advantages, and where values should go: None is to the one plus the other."""
-        # Values are not needed to act: computed here they are two large products, in the rollout many small ones.
-        _, v_tm1, v_t = values(net, trajectory)
-        advantage = gae(
-            trajectory.reward,
-            terminated=trajectory.terminated,
-            truncated=trajectory.truncated,
-            valid=trajectory.valid,
-            v_tm1=v_tm1,
-            v_t=v_t,
-            gamma=self.gamma,
-            lam=self.lam,
-        )
-        return v_tm1, advantage, None
 
     @fragment
     def gradient(self, net: Net, sample: Sample, remaining: jax.Array) -> tuple[Net, dict[str, Mean]]:
-        """The gradient of the clipped loss over one minibatch."""
+        """The gradient of the loss over one minibatch."""
         clip = self.clip * remaining if self.anneal_clip else self.clip
         valid = sample.valid
         advantage = normalise(sample.advantage, valid) if self.normalise_advantage else sample.advantage
-        target = sample.value + sample.advantage if sample.target is None else sample.target
+        target = sample.value + sample.advantage
 
         def loss(net: Net) -> tuple[jax.Array, dict[str, Mean]]:
-            seen, _ = unroll(net, sample.obs, sample.past, time=1)
-            policy, value = net.policy(seen), net.value(seen)
+            inputs, _ = unroll(net, sample.obs, sample.past, time=1)
+            policy, value = net.policy(inputs), net.value(inputs)
             log_ratio = policy.log_prob(sample.action) - sample.log_prob
-            ratio = jnp.exp(log_ratio)
+            ratio = jnp.exp(log_ratio)  # equation 6
             if self.clip_value:
                 value_loss = clipped_squared_error(value, target, value_old=sample.value, clip=clip, valid=valid)
             else:
                 value_loss = squared_error(value, target, valid=valid)
-            total, metrics = self.loss(
-                policy=clipped_surrogate(ratio, advantage=advantage, clip=clip, valid=valid),
-                value=value_loss,
-                entropy=Mean.of(policy.entropy(), valid),
-            )
-            # The KL estimate that is low in variance and never negative (Schulman 2020, k3).
+            policy_loss = clipped_surrogate(ratio, advantage=advantage, clip=clip, valid=valid)  # equation 7
+            entropy = Mean.of(policy.entropy(), valid)
+            total = average(policy_loss) + self.value_weight * average(value_loss)
+            total -= self.entropy_weight * average(entropy)  # equation 9
+            metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+            # The k3 estimator of the KL divergence: never negative, with a low variance (Schulman 2020).
             metrics["approx_kl"] = Mean.of(ratio - 1.0 - log_ratio, valid)
             metrics["clip_fraction"] = Mean.of(jnp.abs(ratio - 1.0) > clip, valid)
             return total, metrics

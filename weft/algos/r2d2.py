@@ -1,14 +1,11 @@
-"""Recurrent replay distributed DQN (Kapturowski et al. 2019): Q-learning for what is not seen all at once.
+"""R2D2: Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforcement Learning".
 
-The network has a memory, so it learns from sequences. Each begins with what the actor remembered there (the *stored
-state*). That was another, older network's memory, so the first `burn_in` steps of a sequence are only gone through, to
-arrive at a memory that the network itself might have; the `sequence` steps after them are learned from. A new sequence
-begins every `period` steps, so that they overlap. Memories are lost where an episode ends, also inside a sequence.
+Q-learning with a recurrent network, on sequences of steps. Each sequence is stored with the actor's memory at its start
+(the stored state). The actor's network was an older one, so the first `burn_in` steps only unroll the network to
+produce a recent memory; the `sequence` steps after them are learned from. Sequences start every `period` steps, so they
+overlap, and may cross ends of episodes, where the memory is reset.
 
-Targets are n-step and double within the sequence. With `rescale` values are learned on another scale, instead of
-clipping rewards. A sequence's priority is mostly that of its worst step: the mean would be much alike for all.
-
-For exploration as in the paper, which every environment does in its own measure, set `epsilon=0.4 epsilon_spread=7`.
+For the paper's exploration, with a different rate in every environment, set `epsilon=0.4 epsilon_spread=7`.
 """
 
 from dataclasses import dataclass, replace
@@ -18,58 +15,60 @@ import jax
 import jax.numpy as jnp
 
 from weft.algorithm import Play
-from weft.algos.dqn import DQN
-from weft.algos.learning import Learner, Loss
+from weft.algos.off_policy import OffPolicy
 from weft.envs.timestep import Env
 from weft.errors import WeftError
 from weft.fragments import fragment
 from weft.metrics import Mean
 from weft.nets.recurrent_q import RecurrentQ
-from weft.ops.actions import random_actions
-from weft.ops.losses import average
-from weft.ops.memory import Past, forget, initial, see, unroll
-from weft.ops.n_step import at_step
+from weft.ops.actions import EpsilonGreedyNoise, epsilon_greedy, epsilon_greedy_noise, exploration_rate
+from weft.ops.losses import average, means
+from weft.ops.memory import Past, forget, initial_memory, step_memory, unroll
+from weft.ops.n_step import at_step, first_step
 from weft.ops.q_learning import chosen, greedy
 from weft.ops.rollout import Transition
-from weft.ops.sequences import n_step_each, priority, scale, unscale
+from weft.ops.sequences import n_step_each, scale, sequence_priority, unscale
+from weft.ops.updates import LearnerState, Loss
 from weft.replay.interface import TableSpec
+
+NetInputs = tuple[Any, Any]
+"""The network's inputs at every step of a sequence, and in the states that the steps led to."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class R2D2(DQN):
-    """Q-learning with a memory, from sequences, for discrete actions."""
+class R2D2(OffPolicy):
+    """Recurrent Q-learning from sequences, for discrete actions."""
 
     num_envs: int = 16
     horizon: int = 8
     updates: int = 4
     batch_size: int = 32
+    n_step: int = 5
     lr: float = 5e-4
+    target_period: int = 500
     prioritised: bool = True
     priority_exponent: float = 0.9
     importance_exponent: float = 0.6
     hidden: tuple[int, ...] = (64,)
     max_grad_norm: float = 40.0
-    memory: Literal["gru", "lstm"] = "lstm"
-    """What the network remembers with."""
-    memory_size: int = 64
-    """How many numbers it remembers."""
-    burn_in: int = 8
-    """Steps at the beginning of a sequence that only bring the memory up to date."""
-    sequence: int = 16
-    """Steps after them that are learned from."""
-    period: int = 8
-    """Steps from the beginning of one sequence to that of the next."""
-    rescale: bool = True
-    """Whether values are learned on a scale that large ones are near to each other on."""
-    priority_mix: float = 0.9
-    """A sequence's priority is between the mean (0) and the maximum (1) of its steps' errors."""
+    double: bool = True  # whether the network selects the action that the target network evaluates
+    dueling: bool = False  # whether Q-values are the sum of a state value and advantages
+    epsilon: float = 0.05  # final exploration rate
+    epsilon_steps: int = 20_000  # environment steps over which the exploration rate decays linearly from 1
+    epsilon_spread: float = 0.0  # the last environment's final exploration rate is epsilon to the power 1 + this
+    memory: Literal["gru", "lstm"] = "lstm"  # the recurrent cell
+    memory_size: int = 64  # units of the recurrent cell
+    burn_in: int = 8  # steps at the start of a sequence that only update the memory
+    sequence: int = 16  # steps after the burn-in that are learned from
+    period: int = 8  # steps from the start of one sequence to the start of the next
+    rescale: bool = True  # whether Q-values are learned on the scale h(x)
+    priority_mix: float = 0.9  # eta: the weight of the largest error in a sequence's priority, against the mean error
 
     def __post_init__(self) -> None:
-        if self.distributional:
-            raise WeftError("r2d2 learns numbers, not distributions: leave distributional out")
+        super().__post_init__()
         if self.sequence < 1 or self.burn_in < 0 or self.period < 1:
-            given = f"sequence={self.sequence}, period={self.period} and burn_in={self.burn_in}"
-            raise WeftError(f"{given}: a sequence and a period are at least 1 step, a burn-in at least 0")
+            settings = f"sequence={self.sequence}, period={self.period} and burn_in={self.burn_in}"
+            raise WeftError(f"{settings}: sequence and period must be at least 1, burn_in at least 0")
 
     @property
     def item_length(self) -> int:
@@ -79,73 +78,88 @@ class R2D2(DQN):
     def table_spec(self) -> TableSpec:
         return replace(super().table_spec, period=self.period, mix=self.priority_mix if self.prioritised else 1.0)
 
-    def build(self, env: Env, key: jax.Array) -> Any:
-        names = ("hidden", "activation", "torso", "dueling", "memory", "memory_size")
-        settings = {name: getattr(self, name) for name in names}
-        return RecurrentQ(env.observation_space, env.action_space, key=key, **settings)
+    def build(self, env: Env, key: jax.Array) -> RecurrentQ:
+        """Q, with a memory."""
+        layers: dict[str, Any] = {"hidden": self.hidden, "activation": self.activation, "torso": self.torso}
+        cell: dict[str, Any] = {"memory": self.memory, "memory_size": self.memory_size}
+        spaces = env.observation_space, env.action_space
+        return RecurrentQ(*spaces, key=key, dueling=self.dueling, **layers, **cell)
+
+    @fragment(name="act.noise")
+    def acting_noise(self, env: Env, row: jax.Array, iteration: jax.Array, key: jax.Array) -> EpsilonGreedyNoise:
+        schedule = {"decay_steps": self.epsilon_steps, "spread": self.epsilon_spread, "num_envs": self.num_envs}
+        epsilon = exploration_rate(iteration * self.horizon * self.num_envs, row, final=self.epsilon, **schedule)
+        return epsilon_greedy_noise(env.action_space, key, (self.horizon, env.num_envs), epsilon)
 
     @fragment
-    def act(self, net: Any, obs: Any, memory: Any, noise: tuple[jax.Array, Any]) -> tuple[Any, Any, Any]:
-        """Mostly what is worth most; the memory from before the step is kept with it."""
-        after, seen = see(net, memory, obs)
-        return super().act(net, seen, (), noise)[0], memory, after
+    def act(self, net: RecurrentQ, obs: Any, memory: Any, noise: EpsilonGreedyNoise) -> tuple[Any, Any, Any]:
+        """The epsilon-greedy behaviour policy; stores the memory from before the step."""
+        next_memory, inputs = step_memory(net, memory, obs)
+        return epsilon_greedy(net(inputs)[..., 0], net.allowed(inputs), noise), memory, next_memory
 
-    def player(self, env: Env, net: Any, *, greedy: bool) -> tuple[Any, Play]:
-        share = 0.0 if greedy else self.epsilon
+    def loss(
+        self, net: RecurrentQ, learner: LearnerState, items: Transition, weight: jax.Array, key: jax.Array
+    ) -> Loss:
+        """Half the squared temporal-difference error of every step after the burn-in."""
+        del key
+        steps = jax.tree.map(lambda x: x[self.burn_in :], items)
+        inputs, target_inputs = self.unroll(net, items), self.unroll(learner.target, items)
+        error, q = self.td_errors(net, learner.target, steps, inputs, target_inputs, n=self.n_step)
+        loss, valid = 0.5 * jnp.square(error), steps.valid
+        priority = sequence_priority(error, valid, self.priority_mix) + 1e-6
+        return average(Mean.of(weight * loss, valid)), (priority, means({"loss": loss, "value": q}, valid))
+
+    def unroll(self, net: RecurrentQ, items: Transition) -> NetInputs:
+        """The network's inputs after the burn-in, from the stored memory; without gradients to the burn-in."""
+        memory = first_step(items.extra)
+        burn_in = jax.tree.map(lambda x: x[: self.burn_in], items)
+        steps = jax.tree.map(lambda x: x[self.burn_in :], items)
+        if self.burn_in:
+            _, memories = unroll(net, burn_in.obs, Past(_add_time_axis(memory), burn_in.ended))
+            memory = forget(jax.tree.map(lambda x: x[-1], memories), burn_in.ended[-1])
+        memory = jax.lax.stop_gradient(memory)
+        inputs, memories = unroll(net, steps.obs, Past(_add_time_axis(memory), steps.ended))
+        return inputs, step_memory(net, memories, steps.final_obs)[1]
+
+    def td_errors(
+        self, net: RecurrentQ, target: RecurrentQ, steps: Transition, own: NetInputs, targets: NetInputs, *, n: int
+    ) -> tuple[jax.Array, jax.Array]:
+        """The n-step temporal-difference error and Q(s, a) of every step (section 2.3).
+
+        y = h(r + ... + gamma^n h^-1(Q'(s', argmax_a Q(s', a)))). `own` and `targets` are the inputs of `net` and
+        of `target`.
+        """
+        (inputs, next_inputs), (_, next_target_inputs) = own, targets
+        selector, selector_inputs = (net, next_inputs) if self.double else (target, next_target_inputs)
+        best = greedy(selector(selector_inputs)[..., 0], net.allowed(next_inputs))
+        q_t = chosen(target(next_target_inputs), best)[..., 0]
+        n_steps = n_step_each(steps.reward, **steps.ends, gamma=self.gamma, n=n)
+        q_t = jax.vmap(at_step, in_axes=(None, 0))(unscale(q_t) if self.rescale else q_t, n_steps.last)
+        y = n_steps.bootstrap(q_t)
+        q = chosen(net(inputs), steps.action)[..., 0]
+        return jax.lax.stop_gradient(scale(y) if self.rescale else y) - q, q
+
+    @fragment(name="act.priorities")
+    def initial_priorities(self, net: RecurrentQ, target: RecurrentQ, trajectory: Transition) -> jax.Array:
+        """The one-step error of every step, with the actor's memories."""
+
+        def inputs_of(net: RecurrentQ) -> NetInputs:
+            memory, inputs = step_memory(net, trajectory.extra, trajectory.obs)
+            return inputs, step_memory(net, memory, trajectory.final_obs)[1]
+
+        error, _ = self.td_errors(net, target, trajectory, inputs_of(net), inputs_of(target), n=1)
+        return jnp.abs(error) + 1e-6
+
+    def player(self, env: Env, net: RecurrentQ, *, greedy: bool) -> tuple[Any, Play]:
+        epsilon = 0.0 if greedy else self.epsilon
 
         def play(memory: Any, obs: Any, start: jax.Array, key: jax.Array) -> tuple[Any, Any]:
-            key_where, key_what = jax.random.split(key)
-            explores = jax.random.uniform(key_where, start.shape) < share
-            drawn = random_actions(env.action_space, key_what, start.shape)
-            action, _, memory = self.act(net, obs, forget(memory, start), (explores, drawn))
+            noise = epsilon_greedy_noise(env.action_space, key, start.shape, epsilon)
+            action, _, memory = self.act(net, obs, forget(memory, start), noise)
             return memory, action
 
-        return initial(net, env.num_envs), play
-
-    @fragment(name="act.errors")
-    def errors(self, net: Any, target: Any, trajectory: Transition) -> jax.Array:
-        """The error of every step by itself, with the memories that there were."""
-
-        def around(net: Any) -> tuple[Any, Any]:
-            memory, seen = see(net, trajectory.extra, trajectory.obs)
-            return seen, see(net, memory, trajectory.final_obs)[1]
-
-        return jnp.abs(self._errors(net, target, trajectory, around(net), around(target), n=1)[0]) + 1e-6
-
-    def loss(self, net: Any, learner: Learner, items: Transition, weight: jax.Array, key: jax.Array) -> Loss:
-        del key
-        learned = jax.tree.map(lambda x: x[self.burn_in :], items)
-        ours, theirs = (self._around(each, items) for each in (net, learner.target))
-        error, value = self._errors(net, learner.target, learned, ours, theirs, n=self.n_step)
-        loss, valid = 0.5 * jnp.square(error), learned.valid
-        metrics = {"loss": Mean.of(loss, valid), "value": Mean.of(value, valid)}
-        return average(Mean.of(weight * loss, valid)), (priority(error, valid, self.priority_mix) + 1e-6, metrics)
-
-    def _around(self, net: Any, items: Transition) -> tuple[Any, Any]:
-        """What is seen at every step that is learned from, and where it led."""
-        memory = jax.tree.map(lambda x: x[0], items.extra)
-        first, rest = (jax.tree.map(part, items) for part in (lambda x: x[: self.burn_in], lambda x: x[self.burn_in :]))
-        if self.burn_in:
-            _, after = unroll(net, first.obs, Past(_one_step(memory), first.ended))
-            memory = forget(jax.tree.map(lambda x: x[-1], after), first.ended[-1])
-        memory = jax.lax.stop_gradient(memory)
-        seen, after = unroll(net, rest.obs, Past(_one_step(memory), rest.ended))
-        return seen, see(net, after, rest.final_obs)[1]
-
-    def _errors(
-        self, net: Any, target: Any, steps: Transition, ours: tuple, theirs: tuple, *, n: int
-    ) -> tuple[jax.Array, jax.Array]:
-        """How far off every step is, and what it is thought to be worth; seen by the net, and by its target."""
-        (seen, led_to), (_, led_to_theirs) = ours, theirs
-        best = greedy(self.value(*((net, led_to) if self.double else (target, led_to_theirs))), net.allowed(led_to))
-        after = chosen(target(led_to_theirs), best)[..., 0]
-        ends = {"terminated": steps.terminated, "truncated": steps.truncated, "valid": steps.valid}
-        ahead = n_step_each(steps.reward, **ends, gamma=self.gamma, n=n)
-        after = jax.vmap(at_step, in_axes=(None, 0))(unscale(after) if self.rescale else after, ahead.last)
-        goal = ahead.reward + ahead.discount * after
-        value = chosen(net(seen), steps.action)[..., 0]
-        return jax.lax.stop_gradient(scale(goal) if self.rescale else goal) - value, value
+        return initial_memory(net, env.num_envs), play
 
 
-def _one_step(memory: Any) -> Any:
+def _add_time_axis(memory: Any) -> Any:
     return jax.tree.map(lambda x: x[None], memory)

@@ -1,83 +1,111 @@
-"""Soft actor-critic (Haarnoja et al. 2018b): a policy that is paid for what it earns and for staying undecided.
+"""Soft actor-critic (SAC): Haarnoja et al. 2018b, "Soft Actor-Critic Algorithms and Applications".
 
-How much the second counts, the temperature, is learned: it rises while the policy is more decided than it should be,
-and falls while it is less.
+A stochastic policy maximises the return plus alpha times its entropy. The temperature alpha is learned: it rises while
+the entropy is below its target and falls while it is above.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
-from weft.algos.actor_critics import ActorCritics
 from weft.algos.off_policy import OffPolicy
 from weft.envs.timestep import Env
 from weft.errors import WeftError
 from weft.fragments import fragment
-from weft.nets.continuous import ActorCriticNets, Critic, SquashedActor
+from weft.metrics import Mean
+from weft.nets.continuous import ActorCriticNets, Critic, Ensemble, SquashedActor
+from weft.ops.actor_critic import CriticLoss, critic_loss, lowest_q, sac_policy_loss, temperature_loss
+from weft.ops.losses import average, means
+from weft.ops.n_step import at_step, first_step, n_step, single_steps
+from weft.ops.rollout import Transition
+from weft.ops.updates import LearnerState, Loss, actor_critic_adam
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoftActorCritics(ActorCritics):
-    """Settings, and what policy and temperature lose; abstract."""
+class SAC(OffPolicy):
+    """Soft actor-critic from replay, for continuous actions."""
 
+    batch_size: int = 256
+    hidden: tuple[int, ...] = (256, 256)
+    lr: float = 3e-4  # step size of the critics
+    actor_lr: float = 3e-4  # step size of the actor
+    max_grad_norm: float = 1e9
+    tau: float = 0.005
     critics: int = 2
-    temperature: float = 1.0
-    """What entropy is worth in units of reward, at first."""
-    learn_temperature: bool = True
-    """Whether that is changed so that the policy's entropy comes to `target_entropy`."""
-    target_entropy: float = -1.0
-    """The entropy to aim for, of every coordinate of an action whose bounds are -1 and 1."""
+    policy_delay: int = 1  # critic updates per actor update
+    temperature: float = 1.0  # alpha at the start: the weight of the entropy, in units of reward
+    learn_temperature: bool = True  # whether alpha is adjusted so that the entropy reaches target_entropy
+    target_entropy: float = -1.0  # per coordinate of an action, for bounds of -1 and 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.temperature <= 0:
             raise WeftError(
-                f"temperature={self.temperature} must be above 0: give a small one to pay little for entropy"
+                f"temperature={self.temperature} must be above 0: for a small entropy bonus, give a small one"
             )
 
     def build(self, env: Env, key: jax.Array) -> ActorCriticNets:
-        return self.tempered(self.controller(env, key, SquashedActor, Critic))
-
-    def tempered(self, net: ActorCriticNets) -> ActorCriticNets:
-        """The same with the temperature that it begins with."""
-        return replace(net, log_temperature=jnp.log(jnp.float32(self.temperature)))
+        """pi, Q_1, Q_2 and log alpha."""
+        key_actor, key_critics = jax.random.split(key)
+        layers: dict[str, Any] = {"hidden": self.hidden, "activation": self.activation, "torso": self.torso}
+        spaces = env.observation_space, env.action_space
+        critics = Ensemble(lambda key: Critic(*spaces, key=key, **layers), self.critics, key=key_critics)
+        actor = SquashedActor(*spaces, key=key_actor, **layers)
+        return ActorCriticNets(actor, critics, jnp.log(jnp.float32(self.temperature)))
 
     @fragment
     def act(self, net: ActorCriticNets, obs: Any, memory: Any, noise: Any) -> tuple[Any, Any, Any]:
         return net.actor(obs).sample(noise), (), memory
 
-    def after(self, net: ActorCriticNets, target: ActorCriticNets, obs: Any, key: jax.Array) -> jax.Array:
-        earned, entropy = self.prospects(net, target, obs, key)
-        return (earned + jnp.exp(net.log_temperature) * entropy)[..., None]
+    def loss(
+        self, net: ActorCriticNets, learner: LearnerState, items: Transition, weight: jax.Array, key: jax.Array
+    ) -> Loss:
+        """The losses of critics, actor and temperature; each has gradients for its own parameters only."""
+        key_target, key_policy = jax.random.split(key)
+        obs, valid = first_step((items.obs, items.valid))
+        critic = self.critic_loss(net, learner.net, learner.target, items, key_target)
+        q, entropy = self.soft_q(net, learner.net.critics, obs, key_policy)
+        policy_loss = sac_policy_loss(q, entropy, learner.net.log_temperature)  # equation 7
+        metrics = {"loss": critic.loss, "value": critic.q, "policy_loss": policy_loss, "entropy": entropy}
+        metrics["temperature"] = jnp.broadcast_to(jnp.exp(learner.net.log_temperature), policy_loss.shape)
+        if self.learn_temperature:  # equation 18
+            policy_loss += temperature_loss(net.log_temperature, entropy, self.entropy_target(net))
+        return average(Mean.of(weight * critic.loss + policy_loss, valid)), (critic.error, means(metrics, valid))
 
-    def policy_loss(
-        self, net: ActorCriticNets, fixed: ActorCriticNets, obs: Any, key: jax.Array
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        earned, entropy = self.prospects(net, fixed, obs, key)
-        temperature = jnp.exp(fixed.log_temperature)
-        loss = -earned - temperature * entropy
-        seen = {"policy_loss": loss, "entropy": entropy, "temperature": jnp.broadcast_to(temperature, loss.shape)}
-        if not self.learn_temperature:
-            return loss, seen
-        missing = self.entropy_aim(net) - jax.lax.stop_gradient(entropy)
-        return loss - net.log_temperature * missing, seen
+    def critic_loss(
+        self, net: ActorCriticNets, fixed: ActorCriticNets, target: ActorCriticNets, items: Transition, key: jax.Array
+    ) -> CriticLoss:
+        """The soft Bellman residual (equation 5), with n-step targets; `fixed` is `net` without gradients."""
+        obs, action = first_step((items.obs, items.action))
+        n_steps = n_step(items.reward, **items.ends, gamma=self.gamma)
+        # Equation 3: V(s') = E[min_i Q'_i(s', a') - alpha log pi(a' | s')], y = r + gamma V(s').
+        q_t, entropy = self.soft_q(fixed, target.critics, at_step(items.final_obs, n_steps.last), key)
+        y = n_steps.bootstrap(q_t + jnp.exp(fixed.log_temperature) * entropy)
+        return critic_loss(net.critics(obs, action)[..., 0], y)
 
-    def prospects(
-        self, net: ActorCriticNets, judge: ActorCriticNets, obs: Any, key: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        """What the policy of `net` earns as the critics of `judge` have it, and its entropy, [B] each: by one draw."""
+    def soft_q(self, net: ActorCriticNets, critics: Ensemble, obs: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """For one action of the policy of `net`: the minimum over the critics, and -log pi, [B] each."""
         policy = net.actor(obs)
         action, log_prob = policy.sample_and_log_prob(jax.random.normal(key, policy.mean.shape))
-        return self.mean(self.least(judge.critics(obs, action))), -log_prob
+        q = critics(obs, action)
+        return lowest_q(q, q[..., 0])[..., 0], -log_prob
 
-    def entropy_aim(self, net: ActorCriticNets) -> float:
-        """What the temperature aims for: the wider the bounds, the more entropy stands for the same indecision."""
-        reach = net.actor.bounds.half_range
-        return float(self.target_entropy * reach.size + np.sum(np.log(reach)))
+    def entropy_target(self, net: ActorCriticNets) -> float:
+        """The target entropy of the whole action: wider bounds have a higher entropy for the same shape."""
+        half_range = net.actor.bounds.half_range
+        return float(self.target_entropy * half_range.size + np.sum(np.log(half_range)))
 
+    @fragment(name="act.priorities")
+    def initial_priorities(self, net: ActorCriticNets, target: ActorCriticNets, trajectory: Transition) -> jax.Array:
+        # A constant key: these errors only rank items until they are first sampled.
+        critic = self.critic_loss(net, net, target, single_steps(trajectory), jax.random.key(0))
+        return critic.error.reshape(trajectory.reward.shape)
 
-@dataclass(frozen=True, kw_only=True)
-class SAC(SoftActorCritics, OffPolicy):
-    """Soft actor-critic from replay, for actions that are numbers."""
+    def make_optimiser(self) -> optax.GradientTransformation:
+        return actor_critic_adam(
+            lr=self.lr, actor_lr=self.actor_lr, max_grad_norm=self.max_grad_norm, policy_delay=self.policy_delay
+        )

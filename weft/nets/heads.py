@@ -29,7 +29,7 @@ from jaxtyping import Array, Float, Num
 from weft.errors import WeftError
 from weft.nets.mlp import Linear
 from weft.ops.distributions import (
-    RULED_OUT,
+    MASKED_LOGIT,
     Categorical,
     DiagonalGaussian,
     Product,
@@ -54,16 +54,18 @@ class CategoricalHead(eqx.Module):
     ) -> Categorical:
         logits = self.logits(features)
         if mask is not None:
-            logits = jnp.where(mask.astype(bool), logits, RULED_OUT)
+            logits = jnp.where(mask.astype(bool), logits, MASKED_LOGIT)
         return Categorical(self._by_coordinate(logits), len(self.shape))
 
     def _by_coordinate(self, logits: jax.Array) -> jax.Array:
-        """Returns one row of logits per coordinate, padded with `RULED_OUT` to the same length."""
+        """Returns one row of logits per coordinate, padded with `MASKED_LOGIT` to the same length."""
         batch, longest = logits.shape[:-1], max(self.counts)
         if min(self.counts) < longest:
             parts = jnp.split(logits, np.cumsum(self.counts)[:-1], axis=-1)
             no_padding = [(0, 0)] * len(batch)
-            padded = [jnp.pad(x, [*no_padding, (0, longest - x.shape[-1])], constant_values=RULED_OUT) for x in parts]
+            padded = [
+                jnp.pad(x, [*no_padding, (0, longest - x.shape[-1])], constant_values=MASKED_LOGIT) for x in parts
+            ]
             logits = jnp.concatenate(padded, axis=-1)
         return logits.reshape(*batch, *self.shape, longest)
 

@@ -1,13 +1,14 @@
-"""Keeping values of what was never done from being overrated.
+"""The conservative loss of CQL: lowers the Q-values of actions that the dataset does not contain.
 
 >>> import jax.numpy as jnp
->>> float(conservative(jnp.array([0.0, 0.0]), jnp.int32(1), jnp.array([False, True])))
+>>> float(conservative_loss(jnp.array([0.0, 0.0]), jnp.int32(1), jnp.array([False, True])))
 0.0
 
-Actions that are numbers cannot all be asked for their values. Some are drawn, and each stands for more of the others
-the less likely it was: here for the 4 between -2 and 2, of which all are worth the same.
+For continuous actions the sum over actions is an integral, estimated from sampled actions by importance sampling. Here
+all actions in [-2, 2], an interval of length 4, have the same Q-value.
 
->>> float(conservative_drawn(jnp.full(10, 3.0), -jnp.log(jnp.full(10, 4.0)), jnp.float32(3.0)) - jnp.log(4.0))
+>>> q, log_density = jnp.full(10, 3.0), -jnp.log(jnp.full(10, 4.0))
+>>> float(sampled_conservative_loss(q, log_density, jnp.float32(3.0)) - jnp.log(4.0))
 0.0
 """
 
@@ -15,21 +16,21 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from weft.ops.distributions import RULED_OUT
+from weft.ops.distributions import MASKED_LOGIT
 
 
-def conservative(
+def conservative_loss(
     q: Float[Array, "*batch choices"],
     action: Int[Array, "*batch"],
     allowed: Bool[Array, "*batch choices"] | None,
 ) -> Float[Array, "*batch"]:
-    """How much more the softly best choice is worth than the one that was made (Kumar et al. 2020, equation 4)."""
-    open_to = q if allowed is None else jnp.where(allowed, q, RULED_OUT)
-    return jax.nn.logsumexp(open_to, axis=-1) - jnp.take_along_axis(q, action[..., None], axis=-1)[..., 0]
+    """log sum_a exp Q(s, a) - Q(s, a_data): the regulariser of CQL(H) (Kumar et al. 2020, equation 4)."""
+    masked = q if allowed is None else jnp.where(allowed, q, MASKED_LOGIT)
+    return jax.nn.logsumexp(masked, axis=-1) - jnp.take_along_axis(q, action[..., None], axis=-1)[..., 0]
 
 
-def conservative_drawn(
-    q: Float[Array, "drawn *batch"], log_density: Float[Array, "drawn *#batch"], done: Float[Array, "*batch"]
+def sampled_conservative_loss(
+    q: Float[Array, "samples *batch"], log_density: Float[Array, "samples *#batch"], q_data: Float[Array, "*batch"]
 ) -> Float[Array, "*batch"]:
-    """The same for numbers: an integral, from values of drawn actions and how they were drawn (ibid., appendix F)."""
-    return jax.nn.logsumexp(q - log_density, axis=0) - jnp.log(q.shape[0]) - done
+    """The same for continuous actions: importance sampling from actions of known density (ibid., appendix F)."""
+    return jax.nn.logsumexp(q - log_density, axis=0) - jnp.log(q.shape[0]) - q_data

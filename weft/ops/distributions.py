@@ -1,8 +1,8 @@
 """Distributions over actions, as pytrees of their parameters: they can be stored in a trajectory and compared later.
 
-Sampling is a function of noise that was drawn before: `policy.sample(noise)` is then cheap inside a loop, and the draw
-for all its steps is one. An action may have several coordinates, and `rank` says how many of the last axes they take
-up: they are independent, so their log probabilities add up. A Dict or Tuple of actions is a `Product`, likewise.
+`policy.sample(noise)` is a deterministic function of noise that was drawn before, so that the noise of a whole rollout
+is drawn at once. An action may have several independent coordinates: `rank` is the number of trailing axes that they
+take up, and their log probabilities are summed. A Dict or Tuple of actions has a `Product` distribution.
 
 >>> import jax, jax.numpy as jnp
 >>> policy = Categorical(jnp.array([[0.0, 100.0]]))
@@ -26,12 +26,12 @@ from jaxtyping import Array, Float, Int
 from weft.envs.spaces import map_space
 from weft.errors import WeftError
 
-# The logit of a choice that is ruled out: its probability is exactly 0 in float32, and nothing becomes infinite.
-RULED_OUT = -1e9
-# The largest float32 below 1: what is kept of a squashed action that was rounded to its bound.
+# The logit of a masked choice: its probability is exactly 0 in float32, and no gradient becomes infinite.
+MASKED_LOGIT = -1e9
+# The largest float32 below 1: squashed actions that were rounded to their bound are clipped to it.
 BELOW_ONE = float(np.nextafter(np.float32(1), np.float32(0)))
-# Points and weights with which the mean of a function of a standard normal is a sum (Gauss-Hermite quadrature).
-POINTS, WEIGHTS = (np.asarray(x, np.float32) for x in np.polynomial.hermite_e.hermegauss(32))
+# Gauss-Hermite quadrature of the mean of a function of a standard normal.
+QUADRATURE_POINTS, QUADRATURE_WEIGHTS = (np.asarray(x, np.float32) for x in np.polynomial.hermite_e.hermegauss(32))
 
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
@@ -39,13 +39,13 @@ HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Categorical:
-    """One of several choices for each coordinate, by unnormalised log probabilities."""
+    """A categorical distribution over the choices of each coordinate, by unnormalised log probabilities."""
 
     logits: Float[Array, "*batch_and_coordinates choices"]
     rank: int = field(default=0, metadata={"static": True})
 
     def sample(self, noise: Float[Array, "*batch_and_coordinates choices"]) -> Int[Array, "*batch_and_coordinates"]:
-        """The Gumbel-max draw: exact, given Gumbel noise."""
+        """An exact sample from Gumbel noise (the Gumbel-max trick)."""
         return jnp.argmax(self.logits + noise, axis=-1).astype(jnp.int32)
 
     def mode(self) -> Int[Array, "*batch_and_coordinates"]:
@@ -53,7 +53,7 @@ class Categorical:
 
     def log_prob(self, action: Int[Array, "*batch_and_coordinates"]) -> Float[Array, "*batch"]:
         log_probs = jax.nn.log_softmax(self.logits)
-        # One-hot and sum, not a gather: its gradient is then a product, not a scatter.
+        # One-hot and sum, not a gather: the gradient of a gather is a scatter.
         chosen = jax.nn.one_hot(action, self.logits.shape[-1], dtype=log_probs.dtype)
         return _total(jnp.sum(log_probs * chosen, axis=-1), self.rank)
 
@@ -65,7 +65,7 @@ class Categorical:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class DiagonalGaussian:
-    """Independent normal coordinates. Samples are unbounded; an environment clips what it is given."""
+    """Independent normal coordinates. Samples are unbounded; environments clip actions to their bounds."""
 
     mean: Float[Array, "*batch_and_coordinates"]
     log_std: Float[Array, "*batch_and_coordinates"]
@@ -88,9 +88,9 @@ class DiagonalGaussian:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SquashedGaussian:
-    """Normal coordinates sent through tanh and stretched onto [`low`, `high`] (Haarnoja et al. 2018, appendix C).
+    """Normal coordinates squashed by tanh and scaled to [`low`, `high`] (Haarnoja et al. 2018b, appendix C).
 
-    The bounds are part of the program, not of the data: flat tuples, one entry per coordinate.
+    The bounds are static: flat tuples with one entry per coordinate.
     """
 
     mean: Float[Array, "*batch_and_coordinates"]
@@ -105,12 +105,12 @@ class SquashedGaussian:
     def sample_and_log_prob(
         self, noise: Float[Array, "*batch_and_coordinates"]
     ) -> tuple[Float[Array, "*batch_and_coordinates"], Float[Array, "*batch"]]:
-        """A sample with its log probability from before it was squashed: exact near the bounds, and differentiable."""
+        """A sample and its log probability, computed before squashing: exact near the bounds, and differentiable."""
         x = self._inner.sample(noise)
         return self._squash(x), self._log_prob(x)
 
     def mode(self) -> Float[Array, "*batch_and_coordinates"]:
-        """The middle of the mass: the mode of the normal, squashed."""
+        """The squashed mean of the normal: the median, not the point of highest density."""
         return self._squash(self.mean)
 
     def log_prob(self, action: Float[Array, "*batch_and_coordinates"]) -> Float[Array, "*batch"]:
@@ -118,9 +118,9 @@ class SquashedGaussian:
         return self._log_prob(jnp.arctanh(jnp.clip((action - middle) / reach, -BELOW_ONE, BELOW_ONE)))
 
     def entropy(self) -> Float[Array, "*batch"]:
-        """That of the normal plus the mean of the logarithm of the squashing's slope, by quadrature."""
-        x = self.mean[..., None] + jnp.exp(self.log_std)[..., None] * POINTS
-        slope = jnp.sum(_log_slope(x) * (WEIGHTS / WEIGHTS.sum()), axis=-1)
+        """The entropy of the normal plus the expected log slope of the squashing, by quadrature."""
+        x = self.mean[..., None] + jnp.exp(self.log_std)[..., None] * QUADRATURE_POINTS
+        slope = jnp.sum(_log_slope(x) * (QUADRATURE_WEIGHTS / QUADRATURE_WEIGHTS.sum()), axis=-1)
         _, reach = self._middle_and_reach()
         return self._inner.entropy() + _total(slope + np.log(reach), self.rank)
 
@@ -134,7 +134,7 @@ class SquashedGaussian:
 
     def _squash(self, x: jax.Array) -> jax.Array:
         middle, reach = self._middle_and_reach()
-        # The stretch rounds, and must not leave the space by that.
+        # Rounding must not take an action out of its bounds.
         return jnp.clip(middle + reach * jnp.tanh(x), middle - reach, middle + reach)
 
     def _middle_and_reach(self) -> tuple[np.ndarray, np.ndarray]:
@@ -146,7 +146,7 @@ class SquashedGaussian:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Product:
-    """Independent distributions in a dictionary or a tuple: actions and noise have the same structure."""
+    """Independent distributions in a dictionary or a tuple; actions and noise have the same structure."""
 
     parts: Any
 
@@ -173,14 +173,14 @@ Distribution = Categorical | DiagonalGaussian | SquashedGaussian | Product
 
 
 def draw_noise(space: gym.Space, key: jax.Array, shape: tuple[int, ...]) -> Any:
-    """The noise with which a policy over `space` samples `shape` actions, in the structure of the space."""
+    """The noise from which a policy samples actions, with leading axes `shape`, in the structure of the space."""
     parts, structure = jax.tree.flatten(map_space(lambda part: part, space))
     keys = [key] if len(parts) == 1 else jax.random.split(key, len(parts))
     return structure.unflatten(_draw(part, key, shape) for part, key in zip(parts, keys, strict=True))
 
 
 def choices(space: gym.Space) -> tuple[int, ...] | None:
-    """How many choices there are for each coordinate of a space, in order; None for numbers.
+    """The number of choices of each coordinate of a discrete space, in order; None for a continuous space.
 
     >>> choices(gym.spaces.Discrete(3)), choices(gym.spaces.MultiDiscrete([2, 4])), choices(gym.spaces.Box(0, 1, (2,)))
     ((3,), (2, 4), None)
@@ -195,7 +195,7 @@ def choices(space: gym.Space) -> tuple[int, ...] | None:
 
 
 def action_size(space: gym.Space) -> int:
-    """The number of logits for choices, of coordinates for a Box."""
+    """The number of outputs of a policy: logits of a discrete space, coordinates of a Box."""
     counts = choices(space)
     if counts is not None:
         return sum(counts)
@@ -221,5 +221,5 @@ def _total(x: jax.Array, rank: int) -> jax.Array:
 
 
 def _log_slope(x: jax.Array) -> jax.Array:
-    """log(1 - tanh(x)^2), without the cancellation that this form has where tanh is nearly 1."""
+    """log(1 - tanh(x)^2) without cancellation where tanh(x) is nearly 1."""
     return 2.0 * (math.log(2.0) - x - jax.nn.softplus(-2.0 * x))

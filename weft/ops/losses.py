@@ -1,4 +1,9 @@
-"""Losses of policy-gradient methods. Each term is a `Mean` over valid rows: what is minimised is what is reported."""
+"""Losses of policy-gradient methods.
+
+Each term is a `Mean` over the valid rows, so that the same value is minimised and reported as a metric.
+"""
+
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -7,10 +12,22 @@ from jaxtyping import Array, Bool, Float
 from weft.metrics import Mean
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Targets:
+    """The fixed targets of a policy-gradient step; leaves [T, B]."""
+
+    value: Float[Array, "T B"]
+    """The targets of the value function."""
+    advantage: Float[Array, "T B"]
+    valid: Bool[Array, "T B"]
+    """The steps to learn from."""
+
+
 def policy_gradient(
     log_prob: Float[Array, "*batch"], *, advantage: Float[Array, "*batch"], valid: Bool[Array, "*batch"]
 ) -> Mean:
-    """The likelihood-ratio loss (Williams 1992): actions grow likelier by their advantage."""
+    """The score-function loss -A log pi(a | s), for fixed advantages A (Williams 1992)."""
     return Mean.of(-log_prob * jax.lax.stop_gradient(advantage), valid)
 
 
@@ -21,7 +38,7 @@ def clipped_surrogate(
     clip: Float[Array, ""] | float,
     valid: Bool[Array, "*batch"],
 ) -> Mean:
-    """The pessimistic one of the plain and the clipped objective (Schulman et al. 2017, equation 7)."""
+    """-L^CLIP: the smaller of the plain and the clipped surrogate objective (Schulman et al. 2017, equation 7)."""
     clipped = jnp.clip(ratio, 1.0 - clip, 1.0 + clip)
     return Mean.of(-jnp.minimum(ratio * advantage, clipped * advantage), valid)
 
@@ -29,7 +46,7 @@ def clipped_surrogate(
 def squared_error(
     value: Float[Array, "*batch"], target: Float[Array, "*batch"], *, valid: Bool[Array, "*batch"]
 ) -> Mean:
-    """Half the squared error of a value function."""
+    """Half the squared error between value and target."""
     return Mean.of(0.5 * jnp.square(value - target), valid)
 
 
@@ -41,17 +58,22 @@ def clipped_squared_error(
     clip: Float[Array, ""] | float,
     valid: Bool[Array, "*batch"],
 ) -> Mean:
-    """Half the larger squared error of the value and of the value kept within `clip` of the old one."""
-    near = value_old + jnp.clip(value - value_old, -clip, clip)
-    return Mean.of(0.5 * jnp.maximum(jnp.square(value - target), jnp.square(near - target)), valid)
+    """Half the larger one of two squared errors: of the value, and of the value clipped to `value_old` +- `clip`."""
+    clipped = value_old + jnp.clip(value - value_old, -clip, clip)
+    return Mean.of(0.5 * jnp.maximum(jnp.square(value - target), jnp.square(clipped - target)), valid)
 
 
 def normalise(x: Float[Array, "*batch"], valid: Bool[Array, "*batch"]) -> Float[Array, "*batch"]:
-    """Zero mean and unit spread over the valid rows."""
+    """`x` shifted and scaled to zero mean and unit standard deviation over the valid rows."""
     centred = x - average(Mean.of(x, valid))
     return centred / (jnp.sqrt(average(Mean.of(jnp.square(centred), valid))) + 1e-8)
 
 
 def average(mean: Mean) -> Float[Array, ""]:
-    """The mean as a number; 0 where nothing was counted."""
+    """The mean as a scalar; 0 if nothing was counted."""
     return mean.total / jnp.maximum(mean.count, 1.0)
+
+
+def means(metrics: dict[str, jax.Array], valid: Bool[Array, "*batch"]) -> dict[str, Mean]:
+    """Metrics of every row as means over the valid rows."""
+    return {name: Mean.of(values, valid) for name, values in metrics.items()}

@@ -1,14 +1,13 @@
-"""What a network remembers from step to step, and going through experience again as it was gone through.
+"""The memory of recurrent networks, and unrolling a network over recorded steps.
 
-A network that remembers has three methods beside `policy` and `value`:
+A recurrent network has three methods beside `policy` and `value`:
 
-- `initial(n)` is the memory of `n` environments at the start of their episodes: zeros, with the axis [n] first;
-- `encode(obs)` is what an observation is to the memory, with any axes in front: it is computed for many steps at once;
-- `recall(memory, x)` is one step: the memory after it, and what is seen: what `policy` and `value` take instead of an
-  observation.
+- `initial(n)` returns the memory of `n` environments at the start of an episode: zeros, leaves [n, ...];
+- `encode(obs)` embeds observations with any leading axes, so that many time steps are one product;
+- `recall(memory, x)` is one step of the cell: it returns the next memory and the input of `policy` and `value`.
 
-Any other network remembers nothing: its memory is `()`, and it sees observations themselves. So an algorithm is written
-once, with the functions here, and for such a network they come to nothing.
+Any other network has the memory `()`, and its `policy` and `value` take observations. The functions here hide the
+difference, so that an algorithm is written once.
 
 >>> import jax.numpy as jnp
 >>> class Counter:
@@ -16,9 +15,9 @@ once, with the functions here, and for such a network they come to nothing.
 ...     def encode(self, obs): return jnp.ones_like(obs)
 ...     def recall(self, memory, x): return memory + x, memory + x
 >>> ended = jnp.array([[False], [True], [False]])
->>> past = Past(initial(Counter(), 1)[None], ended)
->>> seen, _ = unroll(Counter(), jnp.zeros((3, 1, 1)), past)
->>> seen[:, 0, 0].tolist()
+>>> past = Past(initial_memory(Counter(), 1)[None], ended)
+>>> inputs, _ = unroll(Counter(), jnp.zeros((3, 1, 1)), past)
+>>> inputs[:, 0, 0].tolist()
 [1.0, 2.0, 1.0]
 """
 
@@ -34,7 +33,7 @@ T = TypeVar("T")
 
 
 @runtime_checkable
-class Remembers(Protocol):
+class RecurrentNet(Protocol):
     """A network with a memory."""
 
     def initial(self, n: int) -> Any: ...
@@ -45,48 +44,48 @@ class Remembers(Protocol):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Past:
-    """What it takes to go through a piece of experience again: the memory it began with, and where episodes ended."""
+    """What it takes to unroll a recurrent network over a trajectory: its first memory, and where episodes ended."""
 
     memory: Any
-    """Leaves [1, B, ...]: the time axis of everything else, with one step."""
+    """Leaves [1, B, ...]: with a time axis of length 1."""
     ended: Bool[Array, "T B"]
 
 
-def initial(net: Any, num_envs: int) -> Any:
+def initial_memory(net: Any, num_envs: int) -> Any:
     """The memory at the start of `num_envs` episodes."""
-    return net.initial(num_envs) if isinstance(net, Remembers) else ()
+    return net.initial(num_envs) if isinstance(net, RecurrentNet) else ()
 
 
-def see(net: Any, memory: Any, obs: Any) -> tuple[Any, Any]:
-    """The memory after an observation, and what is seen."""
-    return net.recall(memory, net.encode(obs)) if isinstance(net, Remembers) else (memory, obs)
+def step_memory(net: Any, memory: Any, obs: Any) -> tuple[Any, Any]:
+    """The memory after an observation, and the input of `policy` and `value`."""
+    return net.recall(memory, net.encode(obs)) if isinstance(net, RecurrentNet) else (memory, obs)
 
 
 def unroll(net: Any, obs: Any, past: Past | None, *, time: int = 0) -> tuple[Any, Any]:
-    """What is seen at every step of a piece, and the memory after it: before it is lost where an episode ended.
+    """The input of `policy` and `value` at every step, and the memory after every step, before any reset.
 
     Leaves are [T, B, ...], or [B, T, ...] with `time=1`.
     """
     if past is None:
         return obs, ()
 
-    def tick(memory: Any, now: tuple[Any, jax.Array]) -> tuple[Any, tuple[Any, Any]]:
-        x_t, ended_t = now
-        after, seen = net.recall(memory, x_t)
-        return forget(after, ended_t), (seen, after)
+    def step(memory: Any, inputs: tuple[Any, jax.Array]) -> tuple[Any, tuple[Any, Any]]:
+        x_t, ended_t = inputs
+        next_memory, output = net.recall(memory, x_t)
+        return forget(next_memory, ended_t), (output, next_memory)
 
     steps = _time_first((net.encode(obs), past.ended), time)
     memory = jax.tree.map(lambda x: lax.index_in_dim(x, 0, time, keepdims=False), past.memory)
-    return _time_first(lax.scan(tick, memory, steps)[1], time)
+    return _time_first(lax.scan(step, memory, steps)[1], time)
 
 
 def forget(memory: T, ended: Bool[Array, "*batch"]) -> T:
-    """Memory that starts anew where an episode ended."""
+    """The memory, reset to zeros where an episode ended."""
     return jax.tree.map(
         lambda x: jnp.where(ended.reshape(ended.shape + (1,) * (x.ndim - ended.ndim)), jnp.zeros_like(x), x), memory
     )
 
 
 def _time_first(tree: T, time: int) -> T:
-    """Exchange the first axis with that of time; doing it twice undoes it."""
+    """Swaps axis 0 and the time axis; applied twice it is the identity."""
     return jax.tree.map(lambda x: jnp.swapaxes(x, 0, time), tree) if time else tree

@@ -1,10 +1,10 @@
-"""What follows a step over the next n, and where that leads: the targets of value learning, time-major [T, B].
+"""n-step returns of the first of several consecutive steps, time-major [T, B]: the targets of value learning.
 
 >>> import jax.numpy as jnp
 >>> r, no = jnp.ones((3, 2)), jnp.zeros((3, 2), bool)
 >>> ended = no.at[1, 1].set(True)
->>> found = n_step(r, terminated=ended, truncated=no, valid=~no, gamma=0.5)
->>> found.reward.tolist(), found.discount.tolist(), found.last.tolist()
+>>> n_steps = n_step(r, terminated=ended, truncated=no, valid=~no, gamma=0.5)
+>>> n_steps.reward.tolist(), n_steps.discount.tolist(), n_steps.last.tolist()
 ([1.75, 1.5], [0.125, 0.0], [2, 1])
 """
 
@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from weft.ops.returns import cut
+from weft.ops.returns import truncated_before_invalid
 
 T = TypeVar("T")
 
@@ -23,14 +23,18 @@ T = TypeVar("T")
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class NStep:
-    """The n steps after the first: fewer where its episode ends before."""
+    """An n-step return without its bootstrap value; it has fewer steps where the episode ends earlier."""
 
     reward: Float[Array, " B"]
-    """Their discounted sum."""
+    """The discounted sum of rewards."""
     discount: Float[Array, " B"]
-    """What the value of where the last of them led counts: nothing after a termination."""
+    """The factor of the bootstrap value: gamma^n, or 0 after a termination."""
     last: Int[Array, " B"]
-    """Which of them is the last."""
+    """The index of the last step of the sum; the bootstrap value is that of the observation it led to."""
+
+    def bootstrap(self, v_t: Float[Array, "*#critics B"]) -> Float[Array, "*critics B"]:
+        """The n-step return r_t + ... + gamma^n v, with the value after the last step."""
+        return self.reward + self.discount * v_t
 
 
 def n_step(
@@ -41,16 +45,26 @@ def n_step(
     valid: Bool[Array, "T B"],
     gamma: float,
 ) -> NStep:
-    """Rewards of the first step's episode up to T steps, and the discount of what comes after (Watkins 1989)."""
-    over = terminated | cut(truncated, valid)
-    # A step counts if nothing was over before it.
-    counts = jnp.cumprod(jnp.concatenate([jnp.ones_like(r_t[:1]), 1.0 - over[:-1].astype(r_t.dtype)]), axis=0)
+    """The n-step return of the first step, over T steps or to the end of its episode (Watkins 1989)."""
+    ended = terminated | truncated_before_invalid(truncated, valid)
+    # 1 for the steps before which no episode ended.
+    counts = jnp.cumprod(jnp.concatenate([jnp.ones_like(r_t[:1]), 1.0 - ended[:-1].astype(r_t.dtype)]), axis=0)
     discounts = gamma ** jnp.arange(len(r_t), dtype=r_t.dtype)[:, None]
     last = jnp.sum(counts, axis=0).astype(jnp.int32) - 1
-    stays = 1.0 - at_step(terminated, last).astype(r_t.dtype)
-    return NStep(jnp.sum(counts * discounts * r_t, axis=0), gamma ** (last + 1).astype(r_t.dtype) * stays, last)
+    continues = 1.0 - at_step(terminated, last).astype(r_t.dtype)
+    return NStep(jnp.sum(counts * discounts * r_t, axis=0), gamma ** (last + 1).astype(r_t.dtype) * continues, last)
 
 
 def at_step(tree: T, step: Int[Array, " B"]) -> T:
     """Leaves [T, B, ...] at one step of every column, [B, ...]."""
     return jax.tree.map(lambda x: x[step, jnp.arange(len(step))], tree)
+
+
+def first_step(tree: T) -> T:
+    """Leaves [T, B, ...] at the first step, [B, ...]."""
+    return jax.tree.map(lambda x: x[0], tree)
+
+
+def single_steps(tree: T) -> T:
+    """Leaves [T, B, ...] as T * B items of one step each, [1, T * B, ...]."""
+    return jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), tree)

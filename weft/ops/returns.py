@@ -1,9 +1,9 @@
-"""Returns and advantages over a piece of experience, time-major [T, B].
+"""Returns and advantages over a trajectory, time-major [T, B].
 
-At every step `v_t` is the value of where that step led: of the final observation where an episode ended there. A
-termination is worth nothing afterwards; a truncation is worth `v_t`; neither lets anything of the next episode through.
-Nor does a step that is followed by a row which is not `valid`: the environment was started again there, and what that
-row holds is of no episode. Such a step is worth `v_t` too, if it did not terminate.
+At every step `v_t` is the value of the state that the step led to: of the final observation where an episode ended. A
+return bootstraps from `v_t` where the trajectory is cut off or an episode is truncated, and from 0 where it terminates.
+Rewards of the next episode never enter. A step before a row that is not `valid` counts as truncated: the environment
+was reset there, and the row belongs to no episode.
 
 >>> import jax.numpy as jnp
 >>> r, no, v = jnp.ones((3, 1)), jnp.zeros((3, 1), bool), jnp.full((3, 1), 10.0)
@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-# Steps of a recursion that are compiled as one: on a GPU each loop iteration costs kernel launches, not arithmetic.
+# Recursion steps per loop iteration: on a GPU an iteration costs kernel launches, not arithmetic.
 UNROLL = 16
 
 
@@ -31,7 +31,7 @@ def gae(
     valid: Bool[Array, "T B"] | None = None,
 ) -> Float[Array, "T B"]:
     """Generalised advantage estimation (Schulman et al. 2016, equation 16), cut at the ends of episodes."""
-    truncated = cut(truncated, valid)
+    truncated = truncated_before_invalid(truncated, valid)
     delta_t = td_error(r_t, terminated=terminated, v_tm1=v_tm1, v_t=v_t, gamma=gamma)
     decay_t = jnp.where(terminated | truncated, 0.0, gamma * lam)
     return _decaying_sum(delta_t, decay_t, jnp.zeros_like(v_t[-1]))
@@ -47,9 +47,9 @@ def lambda_returns(
     lam: Float[Array, "T B"] | float,
     valid: Bool[Array, "T B"] | None = None,
 ) -> Float[Array, "T B"]:
-    """The mixture of all n-step returns with weights lam^(n-1) (Sutton and Barto 2018, equation 12.2).
+    """The lambda-return: n-step returns weighted by lam^(n-1) (Sutton and Barto 2018, equation 12.2).
 
-    Where `lam` is one number per step, the weight of a longer return is the product over the steps it takes.
+    If `lam` differs between steps, lam^(n-1) is the product over the steps of the longer return.
     """
     ends = {"terminated": terminated, "truncated": truncated, "valid": valid}
     return _decaying_sum(*lambda_steps(r_t, **ends, v_t=v_t, gamma=gamma, lam=lam), v_t[-1])
@@ -65,9 +65,9 @@ def lambda_steps(
     lam: Float[Array, "T B"] | float,
     valid: Bool[Array, "T B"] | None = None,
 ) -> tuple[Float[Array, "T B"], Float[Array, "T B"]]:
-    """What a lambda return is made of: each step's own part, and how much of the next step's return it lets through."""
-    truncated = cut(truncated, valid)
-    # Where the next step belongs to another episode, all weight is on the value.
+    """The terms x and d of the recursion y_t = x_t + d_t y_{t+1} that the lambda-return solves."""
+    truncated = truncated_before_invalid(truncated, valid)
+    # At the end of an episode all weight is on the bootstrap value.
     mix_t = jnp.where(terminated | truncated, 0.0, lam)
     return r_t + gamma * jnp.where(terminated, 0.0, (1.0 - mix_t) * v_t), gamma * mix_t
 
@@ -80,7 +80,7 @@ def td_error(
     v_t: Float[Array, "T B"],
     gamma: float,
 ) -> Float[Array, "T B"]:
-    """By how much a step turned out better than its value: the error of temporal-difference learning."""
+    """The temporal-difference error delta = r + gamma v_t - v_tm1."""
     return r_t + gamma * jnp.where(terminated, 0.0, v_t) - v_tm1
 
 
@@ -93,7 +93,7 @@ def discounted_returns(
     gamma: float,
     valid: Bool[Array, "T B"] | None = None,
 ) -> Float[Array, "T B"]:
-    """All the rewards to the end of the episode or of the piece, and the value of what was cut off there."""
+    """Discounted rewards to the end of the episode, or to the end of the trajectory plus the bootstrap value there."""
     ends = {"terminated": terminated, "truncated": truncated, "valid": valid}
     return lambda_returns(r_t, **ends, v_t=v_t, gamma=gamma, lam=1.0)
 
@@ -108,8 +108,8 @@ def n_step_returns(
     n: int,
     valid: Bool[Array, "T B"] | None = None,
 ) -> Float[Array, "T B"]:
-    """`n` rewards and the value of where they led; fewer where the episode or the piece ends sooner."""
-    truncated = cut(truncated, valid)
+    """n-step returns: n rewards and a bootstrap value; fewer rewards where the episode or the trajectory ends."""
+    truncated = truncated_before_invalid(truncated, valid)
     last = jnp.zeros_like(terminated).at[-1].set(True)
     bootstrap_t = jnp.where(terminated, 0.0, v_t)
     returns = r_t + gamma * bootstrap_t
@@ -120,12 +120,12 @@ def n_step_returns(
 
 
 def ends_within(ended: Bool[Array, "T B"]) -> Bool[Array, "T B"]:
-    """Whether the episode that each step belongs to ends in this piece, so that its return is known."""
+    """Whether the episode of each step ends within the trajectory, so that its return is complete."""
     return jax.lax.cummax(ended.astype(jnp.int32), axis=0, reverse=True).astype(bool)
 
 
-def cut(truncated: Bool[Array, "T B"], valid: Bool[Array, "T B"] | None) -> Bool[Array, "T B"]:
-    """Truncated also where the next row belongs to no episode."""
+def truncated_before_invalid(truncated: Bool[Array, "T B"], valid: Bool[Array, "T B"] | None) -> Bool[Array, "T B"]:
+    """Truncated, also where the next row belongs to no episode."""
     if valid is None:
         return truncated
     return truncated | jnp.concatenate([~valid[1:], jnp.zeros_like(valid[:1])])
@@ -134,7 +134,7 @@ def cut(truncated: Bool[Array, "T B"], valid: Bool[Array, "T B"] | None) -> Bool
 def _decaying_sum(
     x_t: Float[Array, "T B"], decay_t: Float[Array, "T B"], last: Float[Array, " B"]
 ) -> Float[Array, "T B"]:
-    """y_t = x_t + decay_t * y_{t+1}, backwards from y_T = last."""
+    """Solves y_t = x_t + decay_t * y_{t+1} backwards from y_T = last."""
 
     def earlier(y_t: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         x_tm1, decay_tm1 = step

@@ -92,7 +92,7 @@ class Plan:
         disable_async_cpu_dispatch()
         if isinstance(layout, str) or layout is None:
             layout = catalogue.parse(layout or "fused")
-        return cls(algo.settle(asynchronous=bool(layout.lanes)), World.of(env), layout)
+        return cls(algo.resolve(asynchronous=bool(layout.lanes)), World.of(env), layout)
 
     def project(self, length: int = 1, phase: Phase = "step") -> Projection:
         """Projects a pass of `length` iterations. Raises an error if a setting was given that nothing reads."""
