@@ -1,4 +1,4 @@
-"""The small loop that how-it-works.md explains; `python docs/example.py` writes anew what the pages show."""
+"""The loop that how-it-works.md explains. `python docs/example.py` updates the generated parts of the pages."""
 
 import re
 import sys
@@ -21,13 +21,13 @@ from weft.project.project import Projection, project
 from weft.runtime.driver import Plan
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "docs" / "how-it-works.md", ROOT / "docs" / "layouts.md", ROOT / "README.md")
+PAGES = (*(ROOT / "docs" / f"{name}.md" for name in ("how-it-works", "layouts", "map")), ROOT / "README.md")
 
 
 # begin loop
 @dataclass(frozen=True, kw_only=True)
 class Chase(Algorithm):
-    """Each of `num_envs` points is pushed towards a target that the learner shifts to where the points are."""
+    """Pushes `num_envs` points towards a target; the learner moves the target towards their mean."""
 
     def init(self, env: Any, key: jax.Array) -> dict[str, jax.Array]:
         return {"key": key, "target": jnp.zeros(()), "points": jnp.arange(float(env.num_envs))}
@@ -88,7 +88,7 @@ def projected(layout: Layout) -> Projection:
 
 
 def refusals() -> str:
-    """What is said about layouts that cannot work."""
+    """The messages for layouts that cannot work."""
     tries = (
         Layout(Role("world", runs=("env",)), Role("brain", runs=("act",))),
         Layout(Role("world", runs=("env",)), Role("brain", runs=("act", "lern"))),
@@ -106,7 +106,7 @@ def _refusal(layout: Layout) -> str:
 
 
 def needs() -> str:
-    """Who needs which of the loop's values, and what crosses."""
+    """The values of the loop that each role needs, and those that cross."""
     view = next(iter(projected(central).views.values()))
     loop = view.graph.nodes[0]
     inner = view.demand.bodies[loop]
@@ -142,13 +142,14 @@ def drawing(layout: str) -> str:
 
 
 def table(name: str) -> str:
-    """A table of what trains under what, from the code that tests it."""
-    return import_module("tests.matrix").TABLES[name]()
+    """A table of the layouts or the packages, from the code that tests them."""
+    tables = import_module("tests.matrix").TABLES | import_module("tests.layers").TABLES
+    return tables[name]()
 
 
 def fill(page: str) -> str:
-    """A page made anew: every fenced block after a line `<!-- print: NAME -->` or `<!-- graph: LAYOUT -->`, and all
-    from a line `<!-- table: NAME -->` to the next `<!-- end -->`."""
+    """The page with its generated parts up to date: every fenced block after a line `<!-- print: NAME -->` or
+    `<!-- graph: LAYOUT -->`, and the text between `<!-- table: NAME -->` and the next `<!-- end -->`."""
 
     def block(found: re.Match[str]) -> str:
         text = PRINTS[found["name"]]() if found["kind"] == "print" else drawing(found["name"])

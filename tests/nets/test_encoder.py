@@ -7,9 +7,10 @@ import pytest
 from hypothesis import strategies as st
 
 from tests.nets.spaces import SPACES, batch
+from weft.envs.spaces import is_masked, without_mask
 from weft.errors import WeftError
 from weft.nets.conv import Impala, Nature
-from weft.nets.encoder import Encoder, ImageEncoder, NumericEncoder, is_masked, without_mask
+from weft.nets.encoder import Encoder, ImageEncoder, NumericEncoder
 
 
 def kind(space, torso="auto"):

@@ -9,7 +9,7 @@ array. 64-bit numbers become 32-bit numbers; images stay uint8.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import gymnasium as gym
 import jax
@@ -17,6 +17,7 @@ import numpy as np
 
 from weft.errors import WeftError
 
+MASKED = {"observation", "action_mask"}
 NARROW = {"float64": np.float32, "int64": np.int32, "uint64": np.uint32, "float16": np.float32}
 
 
@@ -43,6 +44,21 @@ def map_space(function: Callable[[gym.Space], Any], space: gym.Space) -> Any:
         f"the space {space} is not supported: "
         "it must be Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or Tuple of those"
     )
+
+
+def is_masked(space: gym.Space) -> TypeGuard[gym.spaces.Dict]:
+    """Whether observations of a space include an action mask."""
+    return isinstance(space, gym.spaces.Dict) and set(space.spaces) == MASKED
+
+
+def mask_of(space: gym.Space, obs: Any) -> Any:
+    """Returns the action mask in an observation, or None if the space has none."""
+    return obs["action_mask"] if is_masked(space) else None
+
+
+def without_mask(space: gym.Space) -> gym.Space:
+    """Returns the observation space without the action mask."""
+    return space["observation"] if is_masked(space) else space
 
 
 def _shape(space: gym.Space) -> tuple[int, ...]:

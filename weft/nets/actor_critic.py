@@ -15,7 +15,8 @@ import gymnasium as gym
 import jax
 from jaxtyping import Array, Float
 
-from weft.nets.encoder import Encoder, TorsoKind, has_images, is_masked, without_mask
+from weft.envs.spaces import is_masked, without_mask
+from weft.nets.encoder import Encoder, TorsoKind, has_images
 from weft.nets.heads import Head, check_mask, policy_head
 from weft.nets.mlp import MLP, Activation, Linear
 from weft.ops.distributions import Distribution

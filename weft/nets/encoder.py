@@ -19,7 +19,7 @@ encoded; the policy uses it to rule out the actions that it marks 0.
 """
 
 import math
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal
 
 import equinox as eqx
 import gymnasium as gym
@@ -35,7 +35,6 @@ from weft.ops.distributions import choices
 
 TorsoKind = Literal["auto", "mlp", "nature", "impala"]
 NETWORKS = {"auto": Nature, "nature": Nature, "impala": Impala}
-MASKED = {"observation", "action_mask"}
 
 
 class NumericEncoder(eqx.Module):
@@ -101,21 +100,6 @@ class Encoder(eqx.Module):
     def __call__(self, obs: Any) -> Float[Array, "*batch size"]:
         features = jax.tree.leaves(jax.tree.map(lambda entry, x: entry(x), self.entries, obs, is_leaf=_is_encoder))
         return features[0] if len(features) == 1 else jnp.concatenate(features, axis=-1)
-
-
-def is_masked(space: gym.Space) -> TypeGuard[gym.spaces.Dict]:
-    """Whether observations of a space include an action mask."""
-    return isinstance(space, gym.spaces.Dict) and set(space.spaces) == MASKED
-
-
-def mask_of(space: gym.Space, obs: Any) -> Any:
-    """Returns the action mask in an observation, or None if the space has none."""
-    return obs["action_mask"] if is_masked(space) else None
-
-
-def without_mask(space: gym.Space) -> gym.Space:
-    """Returns the observation space without the action mask."""
-    return space["observation"] if is_masked(space) else space
 
 
 def has_images(space: gym.Space, torso: TorsoKind) -> bool:

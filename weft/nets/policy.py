@@ -12,8 +12,9 @@ import equinox as eqx
 import gymnasium as gym
 import jax
 
+from weft.envs.spaces import is_masked, without_mask
 from weft.nets.actor_critic import Torso
-from weft.nets.encoder import TorsoKind, is_masked, without_mask
+from weft.nets.encoder import TorsoKind
 from weft.nets.heads import Head, check_mask, policy_head
 from weft.nets.mlp import Activation
 from weft.ops.distributions import Distribution

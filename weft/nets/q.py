@@ -15,9 +15,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from weft.envs.spaces import is_masked, without_mask
 from weft.errors import WeftError
 from weft.nets.actor_critic import Torso
-from weft.nets.encoder import TorsoKind, is_masked, without_mask
+from weft.nets.encoder import TorsoKind
 from weft.nets.heads import check_mask
 from weft.nets.mlp import Activation, Linear
 

@@ -18,8 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from weft.envs.spaces import is_masked, without_mask
 from weft.nets.actor_critic import ActorCritic
-from weft.nets.encoder import Encoder, TorsoKind, is_masked, without_mask
+from weft.nets.encoder import Encoder, TorsoKind
 from weft.nets.mlp import Activation
 from weft.ops.distributions import Distribution
 

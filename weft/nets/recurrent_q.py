@@ -15,7 +15,8 @@ import gymnasium as gym
 import jax
 from jaxtyping import Array, Float
 
-from weft.nets.encoder import TorsoKind, without_mask
+from weft.envs.spaces import without_mask
+from weft.nets.encoder import TorsoKind
 from weft.nets.mlp import Activation
 from weft.nets.q import QNet
 from weft.nets.recurrent import Memory, memory_output_space

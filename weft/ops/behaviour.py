@@ -8,9 +8,9 @@ import gymnasium as gym
 import jax
 import jax.numpy as jnp
 
+from weft.envs.spaces import mask_of
 from weft.envs.timestep import Env
 from weft.fragments import fragment
-from weft.nets.encoder import mask_of
 from weft.ops.actions import apply_mask, random_actions
 from weft.ops.distributions import draw_noise
 from weft.ops.rollout import Act, RolloutState, Transition, rollout
