@@ -203,5 +203,5 @@ def test_minari_datasets_are_read() -> None:
 
 @pytest.mark.usefixtures("collection")
 def test_unknown_minari_datasets_are_rejected() -> None:
-    with pytest.raises(WeftError, match="`minari download nobody/nothing-v0` downloads it"):
-        describe("minari:nobody/nothing-v0")
+    with pytest.raises(WeftError, match="`minari download unknown/nothing-v0` downloads it"):
+        describe("minari:unknown/nothing-v0")

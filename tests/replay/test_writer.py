@@ -150,7 +150,7 @@ def test_the_memory_layout_of_the_arrays_does_not_matter(given, chunk):
     steps = np.random.default_rng(0).random((3, 2, 2, 3), np.float32)
     for step in steps:
         writer.append({"x": given(step)})
-        step[:] = -1  # what was appended is the writer's
+        step[:] = -1  # the writer keeps its own copy
     np.testing.assert_array_equal(store.column("x")[:6], np.random.default_rng(0).random((6, 2, 3), np.float32))
 
 
