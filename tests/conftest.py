@@ -7,7 +7,9 @@ Adam raises a float to an integer count, and most gymnax environments mix floats
 import gc
 import os
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 # JAX counts its devices when it first uses its backend, so set this before jax is imported.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4".strip()
@@ -17,9 +19,13 @@ import hypothesis
 import jax
 import pytest
 
+from weft.layout.catalogue import fused
 from weft.runtime.compilation_cache import program_folder, remove_damaged, remove_oldest
+from weft.runtime.driver import Plan
 
 LONGEST_FIRST: tuple[str, ...] = ()
+check_module = import_module("weft.runtime.check")  # The package's `check` is the function.
+
 STRICT = ("ops", "nets", "report")
 CACHE = Path(__file__).parents[1] / ".test_cache"
 CACHE_BYTES = 2**31
@@ -80,6 +86,25 @@ def compilation(request: pytest.FixtureRequest) -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", unoptimised)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module")
+def shared_reference() -> Iterator[None]:
+    """Let all comparisons of a module with one fused run share that run's final state."""
+    states: dict[Any, Any] = {}
+    compute = check_module._final_state
+
+    def final_state(plan: Plan, iterations: int, seed: int) -> Any:
+        if plan.layout != fused():
+            return compute(plan, iterations, seed)
+        run = (plan.algo, plan.env_of, iterations, seed)
+        if run not in states:
+            states[run] = compute(plan, iterations, seed)
+        return states[run]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(check_module, "_final_state", final_state)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -9,6 +9,8 @@ from tests.matrix import OFFLINE, WITH_TABLE, Cell
 from weft import check
 from weft.algos import ALGOS
 
+pytestmark = pytest.mark.usefixtures("shared_reference")
+
 ALL_LANES_CONSUMED = (
     "impala:actors=2,take=2,max_lag=0",
     "sebulba:take=2,max_lag=0,actor_devices=0+1,learner_devices=2+3",

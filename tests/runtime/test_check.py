@@ -15,6 +15,8 @@ from weft.algos.on_policy import OnPolicy
 from weft.algos.ppo import PPO
 from weft.runtime.check import Comparison, Difference, compare_leaf
 
+pytestmark = pytest.mark.usefixtures("shared_reference")
+
 SMALL = {"num_envs": 4, "horizon": 8, "hidden": (16,)}
 
 THREE = Role("world", ("env",)), Role("actor", ("act",)), Role("learner", ("learn",))
