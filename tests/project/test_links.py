@@ -15,10 +15,10 @@ from weft.project.links import Link, link
 BATCH = 8
 
 
-def linked(source: int, dest: int, shapes: tuple[Any, Any], *, varying: bool = True) -> Link:
+def linked(source: int, dest: int, shapes: tuple[Any, Any], *, varying: bool = True, merge: str = "") -> Link:
     avals = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
     roles = Role("source", ("a",), replicas=source), Role("dest", ("b",), replicas=dest)
-    return link("value", *roles, avals, batch=BATCH, varying=varying)  # type: ignore[arg-type]
+    return link("value", *roles, avals, batch=BATCH, varying=varying, merge=merge)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,11 @@ def linked(source: int, dest: int, shapes: tuple[Any, Any], *, varying: bool = T
 )
 def test_links_follow_from_shapes(counts: Any, shapes: Any, varying: bool, expected: Link) -> None:
     assert linked(*counts, shapes, varying=varying) == expected
+
+
+def test_differing_values_are_merged_on_arrival_if_the_destination_merges_them() -> None:
+    assert linked(4, 1, ((5,), (5,)), merge="mean") == Link("merge", 4, operation="mean")
+    assert linked(4, 1, ((2, 5), (8, 5)), merge="mean") == Link("gather", 4, 0)
 
 
 @pytest.mark.parametrize(

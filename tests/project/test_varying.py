@@ -10,6 +10,8 @@ from jax import lax
 from tests.toys import on, projected, replicated, toy
 from weft import Layout, Role, all_mean, all_sum, replica
 from weft.errors import WeftError
+from weft.graph.marks import token_index
+from weft.host import host_call, new_token
 from weft.project.varying import equation_varies
 
 
@@ -99,3 +101,14 @@ def test_results_of_an_equation_vary_if_its_inputs_do() -> None:
         False,
         True,
     ]
+
+
+def test_the_order_token_of_a_host_call_varies_if_the_token_before_it_does() -> None:
+    def call(token: Any, x: Any) -> Any:
+        return host_call(lambda token, x: x, jax.ShapeDtypeStruct((), jnp.float32), token, x, name="host")
+
+    (equation,) = jax.make_jaxpr(call)(new_token(1), jnp.float32(0)).eqns
+    token = token_index(equation)
+    assert token is not None
+    assert equation_varies(equation, [index == token for index in range(2)]) == [True, True]
+    assert equation_varies(equation, [index != token for index in range(2)]) == [False, True]

@@ -113,6 +113,21 @@ def test_max_lag_of_zero_with_all_lanes_consumed_matches_the_plain_loop(actors: 
     assert_same(end, plain(algo, 10)[0])
 
 
+@pytest.mark.parametrize("take", [1, 2, 4])
+def test_values_merged_outside_fragments_are_merged_over_the_lanes_that_the_learner_consumes(take: int) -> None:
+    def start(env: Any) -> Any:
+        return {"net": jnp.float32(0), "rows": jnp.zeros(env.num_envs)}
+
+    def loop(s: Any) -> Any:
+        rows, share = on("act", lambda net, rows: (rows + 1 + 0 * net, rows.sum() + rows.size))(s["net"], s["rows"])
+        return {"net": on("learn", lambda net, total: net + total)(s["net"], all_sum(share)), "rows": rows}
+
+    algo = toy(start, loop)
+    end = LocalEngine(projected(algo, lanes(4, take)), stuck_after=20.0).run(start_of(algo), 10)
+    assert end["rows"].sum() == 4 * 10
+    assert end["net"] == triangle(end["rows"])
+
+
 def test_a_slow_lane_executes_fewer_iterations() -> None:
     algo = slow(lambda names: 0.02 if 0 in names else 0.001)
     end = LocalEngine(projected(algo, lanes(4, 1)), stuck_after=20.0).run(start_of(algo), 50)
