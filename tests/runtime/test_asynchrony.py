@@ -113,6 +113,31 @@ def test_max_lag_of_zero_with_all_lanes_consumed_matches_the_plain_loop(actors: 
     assert_same(end, plain(algo, 10)[0])
 
 
+@pytest.mark.parametrize("readers", [("actor", "world"), ("world", "actor")])
+def test_two_roles_may_read_different_leaves_of_one_writer(readers: tuple[str, str]) -> None:
+    def start(env: Any) -> Any:
+        return {"net": jnp.float32(1), "drift": jnp.float32(1), "rows": jnp.zeros(env.num_envs)}
+
+    def loop(s: Any) -> Any:
+        moved = on("env", lambda drift, rows: jnp.mod(rows + drift, 7))(s["drift"], s["rows"])
+        rows = on("act", lambda net, rows: jnp.mod(rows + net, 5))(s["net"], moved)
+        net, drift = on("learn", lambda net, drift, rows: (net + all_sum(rows.sum()), drift + 1))(
+            s["net"], s["drift"], rows
+        )
+        return {"net": net, "drift": drift, "rows": rows}
+
+    layout = Layout(
+        Role("actor", ("act",), replicas=2),
+        Role("world", ("env",), replicas=2),
+        Role("learner", ("learn",), take=2),
+        registers=[("learner", reader) for reader in readers],
+        max_lag=0,
+    )
+    algo = toy(start, loop)
+    end = LocalEngine(projected(algo, layout), stuck_after=20.0).run(start_of(algo), 10)
+    assert_same(end, plain(algo, 10)[0])
+
+
 @pytest.mark.parametrize("take", [1, 2, 4])
 def test_values_merged_outside_fragments_are_merged_over_the_lanes_that_the_learner_consumes(take: int) -> None:
     def start(env: Any) -> Any:
