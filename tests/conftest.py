@@ -44,7 +44,7 @@ hypothesis.settings.load_profile("default")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Share one cache of compiled programs between the worker processes and the programs that tests start."""
-    config.addinivalue_line("markers", "optimised: compile with all optimisations, for programs that run for long")
+    config.addinivalue_line("markers", "optimised: compile the test's programs with all optimisations")
     folder = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR") or CACHE / program_folder())
     if not hasattr(config, "workerinput"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -65,6 +65,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place.get(item.path.name, len(place)))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Compile without most optimisations, unless the test is marked `optimised`. Fixtures of any scope come later."""
+    jax.config.update("jax_disable_most_optimizations", item.get_closest_marker("optimised") is None)
+
+
 @pytest.fixture
 def key() -> jax.Array:
     """The one source of randomness of a test."""
@@ -77,15 +83,6 @@ def promotion(request: pytest.FixtureRequest) -> Iterator[None]:
     strict = any(part in STRICT for part in Path(request.path).relative_to(request.config.rootpath).parts)
     with jax.numpy_dtype_promotion("strict" if strict else "standard"):
         yield
-
-
-@pytest.fixture(autouse=True)
-def compilation(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Compile without most optimisations, unless a test is marked `optimised`: its programs are used for long."""
-    unoptimised = request.node.get_closest_marker("optimised") is None
-    jax.config.update("jax_disable_most_optimizations", unoptimised)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="module")
