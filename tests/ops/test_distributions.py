@@ -109,7 +109,7 @@ def test_gaussian_samples_have_the_given_mean_and_standard_deviation(key):
     np.testing.assert_allclose(samples.std(axis=0), jnp.exp(log_std), rtol=0.02)
 
 
-def test_what_is_ruled_out_never_happens(key):
+def test_masked_choices_are_never_sampled(key):
     logits = jnp.where(jnp.arange(4) % 2 == 0, jax.random.normal(key, (1000, 4)), MASKED_LOGIT)
     policy = Categorical(logits)
     actions = policy.sample(draw_noise(gym.spaces.Discrete(4), key, (1000,)))

@@ -18,6 +18,13 @@ from weft.ops.updates import (
 from weft.replay.interface import Batch
 
 
+@pytest.fixture
+def standard_promotion():
+    """Adam's bias correction promotes types implicitly."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Nets:
@@ -63,6 +70,7 @@ def test_a_target_network_moves_by_tau_once_in_every_period():
     assert targets == [1.0, 1.0, 1.5]
 
 
+@pytest.mark.usefixtures("standard_promotion")
 def test_the_actor_has_its_own_step_size_and_delay():
     optimiser = actor_critic_adam(lr=0.1, actor_lr=0.01, max_grad_norm=1e9, policy_delay=2)
     learner = LearnerState.start(Nets(jnp.float32(0), jnp.float32(0)), optimiser)
@@ -84,6 +92,7 @@ def test_rmsprop_has_a_decaying_mean_square_and_momentum():
         np.testing.assert_allclose(update, step, rtol=1e-5)
 
 
+@pytest.mark.usefixtures("standard_promotion")
 def test_adam_ignores_the_settings_of_rmsprop():
     ours = scale_by_adam_or_rmsprop("adam", max_grad_norm=1.0, epsilon=1e-3, decay=0.1, momentum=0.9)
     expected = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam(eps=1e-3))

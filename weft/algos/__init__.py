@@ -1,4 +1,4 @@
-"""The algorithms, by the names that the command line knows them by."""
+"""The algorithms, by their names on the command line."""
 
 from typing import Any
 
@@ -41,20 +41,20 @@ ALGOS: dict[str, type[Algorithm]] = {
 
 
 def load_algorithm(name: str) -> type[Algorithm]:
-    """The algorithm class that a name of `ALGOS` or `module:Class` stands for."""
+    """The algorithm class of a name of `ALGOS`, or of `module:Class`."""
     if ":" not in name:
         if name not in ALGOS:
             raise unknown("algorithm", name, ALGOS)
         return ALGOS[name]
     module_name, _, class_name = name.partition(":")
-    found = vars(import_module(module_name, "your own algorithm"))
-    if class_name not in found:
-        raise unknown(f"class in {module_name}", class_name, [key for key, value in found.items() if _is_algo(value)])
-    if not _is_algo(found[class_name]):
+    members = vars(import_module(module_name, "your own algorithm"))
+    if class_name not in members:
+        raise unknown(f"class in {module_name}", class_name, [key for key, value in members.items() if _is_algo(value)])
+    if not _is_algo(members[class_name]):
         raise WeftError(f"{name} is not an algorithm: it must be a subclass of weft.Algorithm")
-    if missing := sorted(found[class_name].__abstractmethods__):
-        raise WeftError(f"{name} is not finished: it must define {' and '.join(missing)}")
-    return found[class_name]
+    if missing := sorted(members[class_name].__abstractmethods__):
+        raise WeftError(f"{name} is abstract: it must define {' and '.join(missing)}")
+    return members[class_name]
 
 
 def _is_algo(value: Any) -> bool:
