@@ -4,6 +4,7 @@ import pytest
 
 from weft import Layout, Role
 from weft.errors import WeftError
+from weft.layout.catalogue import LAYOUTS
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,16 @@ def test_an_invalid_layout_is_refused(roles: tuple[Role, ...], message: str) -> 
 
 def test_the_batch_divisor_counts_replicas_and_devices() -> None:
     assert Role("one", ("a",), replicas=3, devices=2).batch_divisor == 6
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_synchronous_form_of_a_layout_has_its_roles_and_nothing_asynchronous(name: str) -> None:
+    layout = LAYOUTS[name]()
+    synchronous = layout.synchronous()
+    assert (synchronous.lanes, synchronous.registers, synchronous.max_lag) == (0, (), None)
+    assert not any(role.free or role.apart or role.wait or role.batch > 1 for role in synchronous.roles)
+    placed = [(role.name, role.runs, role.replicas, role.devices) for role in layout.roles]
+    assert [(role.name, role.runs, role.replicas, role.devices) for role in synchronous.roles] == placed
 
 
 def test_a_layout_prints_its_roles() -> None:
