@@ -23,7 +23,9 @@ from weft.layout.catalogue import fused
 from weft.runtime.compilation_cache import program_folder, remove_damaged, remove_oldest
 from weft.runtime.driver import Plan
 
-LONGEST_FIRST: tuple[str, ...] = ()
+# In the order of the time that they take without a cache.
+LONGEST_FIRST = ("test_matrix.py", "test_random_programs.py", "test_check.py", "test_dqn.py", "test_matrix_bits.py")
+LONGEST_FIRST += ("test_host.py", "test_appo.py", "test_off_policy.py", "test_impala.py", "test_refusals.py")
 check_module = import_module("weft.runtime.check")  # The package's `check` is the function.
 
 STRICT = ("ops", "nets", "report")
@@ -60,7 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest files, so that no process is left with one of them at the end."""
+    """Begin with the longest files, so that no process still runs one of them when the other has finished."""
     place = {name: number for number, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: place.get(item.path.name, len(place)))
 
