@@ -61,6 +61,7 @@ def test_every_available_environment_traces(env_id, key):
     assert step.obs.shape == (2, *env.observation_space.shape)
 
 
+@pytest.mark.optimised  # The two programs that are compared round alike only with all optimisations.
 @pytest.mark.parametrize("spec", ["gymnax:CartPole-v1", "gymnax:Breakout-MinAtar"])
 def test_a_last_step_truncates_and_restarts_the_episode(spec, key):
     env = make(spec, 3)
@@ -92,6 +93,7 @@ def test_termination_wins_over_a_last_step(key):
     assert step.truncated.tolist() == [False, True]
 
 
+@pytest.mark.optimised  # The two programs that are compared round alike only with all optimisations.
 def test_a_last_mask_without_true_entries_equals_none(key):
     env = make("gymnax:CartPole-v1", 3)
     state, _ = env.reset(key)
