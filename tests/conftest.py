@@ -6,6 +6,7 @@ Adam raises a float to an integer count, and most gymnax environments mix floats
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -45,7 +46,9 @@ hypothesis.settings.load_profile("default")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Share one cache of compiled programs between the worker processes and the programs that tests start."""
+    """Handle interrupts, and share one cache of compiled programs with the worker processes and started programs."""
+    # A shell without job control ignores SIGINT in background jobs, and Python then installs no handler.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "optimised: compile the test's programs with all optimisations")
     folder = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR") or CACHE / program_folder())
     if not hasattr(config, "workerinput"):
