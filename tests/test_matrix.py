@@ -27,6 +27,7 @@ from tests.matrix import (
 )
 from weft.algorithm import name_of
 from weft.algos import ALGOS
+from weft.envs.wrappers.wrapper import WrappedState
 from weft.layout.catalogue import LAYOUTS
 from weft.project.links import is_key
 from weft.project.program import Send, walk
@@ -201,7 +202,7 @@ def steps_collected(run: TrainedCell) -> float:
     """The environment steps of a run, as the environments count them."""
     state = run.result.state
     env = state.env
-    while hasattr(env, "memory"):
+    while isinstance(env, WrappedState):
         env = env.inner
     if hasattr(env, "token"):
         # The token also counts the call to reset and, in every iteration, the call for the episodes' statistics.
