@@ -72,7 +72,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Compile without most optimisations, unless the test is marked `optimised`. Fixtures of any scope come later."""
+    """Compile without most optimisations, unless the test is marked `optimised`. Fixtures of any scope come later.
+
+    Tests that compare the bits of different programs are marked: without optimisations these may round differently.
+    """
     jax.config.update("jax_disable_most_optimizations", item.get_closest_marker("optimised") is None)
 
 

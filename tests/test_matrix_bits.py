@@ -9,7 +9,7 @@ from tests.matrix import OFFLINE, WITH_TABLE, Cell
 from weft import check
 from weft.algos import ALGOS
 
-pytestmark = pytest.mark.usefixtures("shared_reference")
+pytestmark = [pytest.mark.usefixtures("shared_reference"), pytest.mark.optimised]
 
 ALL_LANES_CONSUMED = (
     "impala:actors=2,take=2,max_lag=0",

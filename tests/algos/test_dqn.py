@@ -104,6 +104,7 @@ def test_the_exploration_rate_is_that_of_the_settings(key):
 
 
 @pytest.mark.parametrize(("layout", "replay"), [("actors", "device"), ("seed", "host")])
+@pytest.mark.optimised
 def test_a_synchronous_layout_changes_nothing(layout, replay):
     algo = DQN(**SMALL | RAINBOW, replay=replay)
     assert weft.check(algo, "gymnax:CartPole-v1", layout=layout, iterations=3).identical

@@ -51,6 +51,7 @@ def test_an_iteration_keeps_the_shapes_and_types_of_the_state(kind, memory, key)
 
 
 @pytest.mark.parametrize("layout", ["actors", "seed"])
+@pytest.mark.optimised
 def test_layouts_change_nothing(layout):
     found = check(PPO(num_envs=4, horizon=8, **RECURRENT), "gymnax:CartPole-v1", layout=layout, iterations=3)
     assert found.identical, found.table()

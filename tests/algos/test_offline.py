@@ -76,6 +76,7 @@ def test_replicas_train_on_one_dataset(case: Case, small: OffPolicy, layout: str
     assert jax.tree.all(jax.tree.map(lambda x: np.isfinite(x).all(), result.state.net))
 
 
+@pytest.mark.optimised
 def test_allreduce_with_one_worker_changes_nothing(dataset: str) -> None:
     found = check(BC(**SMALL, dataset=dataset), ENV, layout="allreduce:workers=1", iterations=2)
     assert found.identical, found.table()

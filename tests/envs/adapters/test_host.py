@@ -25,6 +25,7 @@ PENDULUM = World.of("gym:Pendulum-v1", {"vector": "workers", "workers": 2}, ["no
 
 @pytest.mark.parametrize("layout", ["actors", "seed", "seed:envs=4"])
 @pytest.mark.parametrize("world", [CARTPOLE, PENDULUM], ids=["cartpole", "pendulum in workers, normalised"])
+@pytest.mark.optimised
 def test_every_layout_gives_the_same_result(world: World, layout: str) -> None:
     found = weft.check(PPO(**SMALL), world, layout=layout, iterations=3)
     # The learner draws the noise and every environment has its own random stream, so replicas change no trajectory.

@@ -214,6 +214,7 @@ def wrapped_cart_pole(num_envs):
 
 
 @pytest.mark.parametrize("layout", ["actors", "seed", "allreduce"])
+@pytest.mark.optimised
 def test_layouts_with_one_replica_give_identical_results(layout):
     assert weft.check(PPO(**SMALL), wrapped_cart_pole, layout=layout, iterations=3).identical
 
