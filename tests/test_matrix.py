@@ -187,7 +187,7 @@ def test_the_role_that_acts_owns_the_policys_memory(cell: Cell, home: str, monke
 
 def test_replicas_on_different_devices_merge(monkeypatch: pytest.MonkeyPatch) -> None:
     cell = Cell("normalise_obs", "sebulba:take=2,actor_devices=0+1,learner_devices=2+3")
-    assert_everything_was_consumed(TrainedCell.of(cell, monkeypatch).session)
+    assert_everything_was_consumed(TrainedCell.of(cell, monkeypatch).threaded_run)
 
 
 def assert_finite(run: TrainedCell) -> None:
