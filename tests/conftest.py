@@ -20,6 +20,7 @@ import hypothesis
 import jax
 import pytest
 
+from tests.covering import FULL_SIZE
 from weft.layout.catalogue import fused
 from weft.runtime.compilation_cache import program_folder, remove_damaged, remove_oldest
 from weft.runtime.driver import Plan
@@ -49,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Handle interrupts, and share one cache of compiled programs with the worker processes and started programs."""
     # A shell without job control ignores SIGINT in background jobs, and Python then installs no handler.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.addinivalue_line("markers", "full: a test that only `make test-all` runs, because others show its property")
     config.addinivalue_line("markers", "optimised: compile the test's programs with all optimisations")
     folder = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR") or CACHE / program_folder())
     if not hasattr(config, "workerinput"):
@@ -65,7 +67,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest files, so that no process still runs one of them when the other has finished."""
+    """Leave tests marked `full` to `make test-all`. Begin with the longest files, so that no process ends long before
+    the other."""
+    if not FULL_SIZE:
+        items[:] = [item for item in items if item.get_closest_marker("full") is None]
     place = {name: number for number, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: place.get(item.path.name, len(place)))
 

@@ -167,20 +167,15 @@ class Cell:
 def properties(cell: Cell) -> set[tuple[str, object]]:
     """The pairs of properties of a trained cell that a covering set must contain.
 
-    Algorithms with a table share one loop, and so do the others: every form is trained with each loop and each kind of
-    environment. Every algorithm is trained with each kind of environment and each structure of layout.
+    Algorithms with a table share one loop, and so do the others: every form is trained with one of them, and every
+    layout with each loop and each kind of environment. Every algorithm is trained with and without lanes.
     """
-    layout = parse(cell.form)
-    structure = "synchronous" if len(layout.roles) > 1 else "one role"
-    if layout.lanes:
-        structure = "replay role" if cell.form in APEX else "asynchronous"
-    parallel = any(role.replicas > 1 or role.devices > 1 for role in layout.roles)
+    name, lanes = cell.form.partition(":")[0], parse(cell.form).lanes > 0
     return {
-        (cell.form, cell.kind),
-        (cell.form, cell.row in WITH_TABLE),
-        (cell.row, cell.kind),
-        (cell.row, structure),
-        (cell.row, (layout.lanes > 0, parallel)),
+        ("form", cell.form),
+        ("kind", (name, cell.kind)),
+        ("table", (name, cell.row in WITH_TABLE)),
+        ("algorithm", (cell.row, lanes)),
     }
 
 

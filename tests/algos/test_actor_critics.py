@@ -132,7 +132,13 @@ def test_actor_and_critics_have_separate_step_sizes(fixed, changed, key):
     )
 
 
-@pytest.mark.parametrize("layout", ["fused:devices=2", "allreduce:workers=2", "apex:actors=2"])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "apex:actors=2",
+        *(pytest.param(f"{each}=2", marks=pytest.mark.full) for each in ("fused:devices", "allreduce:workers")),
+    ],
+)
 def test_all_gradient_steps_run_after_the_warm_up(layout):
     result = train_in_memory(D4PG(**SMALL, prioritised=True), CONTINUOUS, layout=layout, steps=60)
     assert (result.steps, int(result.state.learner.updates)) == (60, 5 * 2)

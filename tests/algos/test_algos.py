@@ -107,7 +107,12 @@ def test_the_step_size_decays_to_0_over_anneal_steps(kind):
 
 
 @pytest.mark.parametrize(
-    "layout", ["fused", "fused:devices=2", "actors:actors=2", "seed:envs=2", "allreduce:workers=2"]
+    "layout",
+    [
+        "seed:envs=2",
+        "allreduce:workers=2",
+        *(pytest.param(each, marks=pytest.mark.full) for each in ("fused", "fused:devices=2", "actors:actors=2")),
+    ],
 )
 def test_the_step_size_decays_equally_fast_under_every_layout(layout):
     """To 0 after three iterations of all environments, for any number of replicas."""

@@ -104,6 +104,7 @@ def test_the_exploration_rate_is_that_of_the_settings(key):
 
 
 @pytest.mark.parametrize(("layout", "replay"), [("actors", "device"), ("seed", "host")])
+@pytest.mark.full
 @pytest.mark.optimised
 def test_a_synchronous_layout_changes_nothing(layout, replay):
     algo = DQN(**SMALL | RAINBOW, replay=replay)
@@ -154,8 +155,11 @@ class Bandit:
         return jax.nn.one_hot(jax.random.randint(key, (self.num_envs,), 0, 3), 3)
 
 
-@pytest.mark.parametrize("layout", ["fused", "apex:actors=2"])
-@pytest.mark.parametrize("settings", [{}, RAINBOW | {"v_min": -1.0, "v_max": 2.0}], ids=["plain", "rainbow"])
+@pytest.mark.parametrize(
+    ("layout", "settings"),
+    [("fused", {}), ("apex:actors=2", RAINBOW | {"v_min": -1.0, "v_max": 2.0})],
+    ids=["plain", "rainbow"],
+)
 def test_q_values_converge(layout, settings):
     algo = DQN(**SMALL | settings | {"hidden": (16,), "lr": 1e-2, "updates": 4}, epsilon=0.5)
     result = train_in_memory(algo, Bandit, layout=layout, steps=2400)

@@ -50,7 +50,7 @@ def test_an_iteration_keeps_the_shapes_and_types_of_the_state(kind, memory, key)
     assert types[0] == types[1] and jax.tree.leaves(state.memory)
 
 
-@pytest.mark.parametrize("layout", ["actors", "seed"])
+@pytest.mark.parametrize("layout", ["actors", pytest.param("seed", marks=pytest.mark.full)])
 @pytest.mark.optimised
 def test_layouts_change_nothing(layout):
     found = check(PPO(num_envs=4, horizon=8, **RECURRENT), "gymnax:CartPole-v1", layout=layout, iterations=3)

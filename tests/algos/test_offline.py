@@ -69,7 +69,7 @@ def test_a_run_counts_the_sampled_steps(case: Case, small: OffPolicy, replay: An
     assert int(result.state.learner.updates) == 8
 
 
-@pytest.mark.parametrize("layout", ["fused:devices=2", "allreduce:workers=2"])
+@pytest.mark.parametrize("layout", ["allreduce:workers=2", pytest.param("fused:devices=2", marks=pytest.mark.full)])
 def test_replicas_train_on_one_dataset(case: Case, small: OffPolicy, layout: str) -> None:
     result = driver.train_in_memory(small, case.env, layout=layout, steps=64)
     assert result.steps == 64

@@ -111,6 +111,7 @@ def test_invalid_rows_have_no_gradient_and_no_priority(key):
     np.testing.assert_allclose(priority, 1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.optimised
 def test_a_synchronous_layout_changes_nothing():
     found = check(R2D2(**SMALL), Cue, layout="actors", iterations=2)

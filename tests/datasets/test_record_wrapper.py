@@ -124,7 +124,9 @@ def test_nested_observations_are_recorded(tmp_path: Path) -> None:
     assert describe(tmp_path / "data")[0].observation_space == Nested.observation_space
 
 
-@pytest.mark.parametrize("env", [ENV, "gymnax:Pendulum-v1", Counting])
+@pytest.mark.parametrize(
+    "env", [ENV, *(pytest.param(each, marks=pytest.mark.full) for each in ("gymnax:Pendulum-v1", Counting))]
+)
 def test_recording_does_not_change_the_training(env: Any, tmp_path: Path) -> None:
     world = World.of(env, wrappers=["normalise_obs"])
     plain, watched = end_of(world, "fused"), end_of(record_training(SMALL, world, tmp_path / "data"), "fused")

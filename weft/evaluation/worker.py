@@ -1,6 +1,6 @@
 """The child process of `weft.evaluation.process`: reads requests from standard input, and writes one reply for each.
 
-It runs at the lowest priority, and ends when its standard input is closed, as it is when the parent ends.
+It runs at a low priority, and ends when its standard input is closed, as it is when the parent ends.
 """
 
 import json
@@ -33,7 +33,7 @@ def main() -> None:
 
 def _lower_priority() -> None:
     """Use one core only, and on Linux only while it is idle."""
-    os.nice(19)
+    os.nice(10)
     if hasattr(os, "SCHED_IDLE"):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})

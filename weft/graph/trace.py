@@ -53,8 +53,15 @@ def trace(algo: Algorithm, env: Env, length: int = 1, phase: Phase = "step") -> 
     """Trace `length` iterations of an algorithm on an environment, of its warm-up or of its main loop."""
     state = jax.eval_shape(functools.partial(algo.init, env), jax.eval_shape(lambda: jax.random.key(0)))
     step = functools.partial(getattr(algo, phase), env)
-    _, metrics = _check_step(step, state, phase)
-    jaxpr = jax.make_jaxpr(lambda s: lax.scan(lambda carry, _: step(carry), s, length=length))(state)
+    metrics: dict[str, Any] = {}
+
+    def iterate(carry: Any, _: Any) -> Any:
+        result = step(carry)
+        _check_result(result, state, phase)
+        metrics.update(result[1])
+        return result
+
+    jaxpr = jax.make_jaxpr(lambda s: lax.scan(iterate, s, length=length))(state)
     state_paths, state_tree = tree_flatten_with_path(state)
     metric_paths, metric_tree = tree_flatten_with_path(metrics)
     return Trace(
@@ -107,9 +114,8 @@ def _fragments(closed: Any) -> frozenset[str]:
     return frozenset(mark.name for eqn in closed.eqns for mark in marks_in(eqn) if mark.kind == "fragment")
 
 
-def _check_step(step: Any, state: Any, name: str) -> tuple[Any, Any]:
+def _check_result(result: Any, state: Any, name: str) -> None:
     """Reject an iteration that changes the structure of the state, or the shape or dtype of a leaf."""
-    result = jax.eval_shape(step, state)
     if not isinstance(result, tuple) or len(result) != 2:
         raise WeftError(f"{name} must return (state, metrics), but it returned {type(result).__name__}")
     if not isinstance(result[1], dict) or not all(isinstance(metric, Mean) for metric in result[1].values()):
@@ -125,7 +131,6 @@ def _check_step(step: Any, state: Any, name: str) -> tuple[Any, Any]:
                 f"state{keystr(path)} is {old.dtype}{list(old.shape)} before {name} and {new.dtype}{list(new.shape)} "
                 "after: an iteration must keep every leaf's shape and dtype"
             )
-    return result
 
 
 def _without_unused(closed: Any) -> Any:

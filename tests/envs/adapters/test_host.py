@@ -91,8 +91,8 @@ def test_an_error_names_the_environment_that_hangs_in_this_process() -> None:
     [
         (toy_envs.Raising, 640, {}),
         (toy_envs.NaNReward, 640, {}),
-        (toy_envs.Dying, 640, {"vector": "workers", "workers": 2}),
-        (toy_envs.Hanging, 160, {"vector": "workers", "workers": 4, "timeout": 0.5}),
+        (toy_envs.Dying, 320, {"vector": "workers", "workers": 2}),
+        (toy_envs.Hanging, 64, {"vector": "workers", "workers": 4, "timeout": 0.5}),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )

@@ -213,12 +213,15 @@ def wrapped_cart_pole(num_envs):
     return normalise_reward(normalise_obs(make("gymnax:CartPole-v1", num_envs)))
 
 
-@pytest.mark.parametrize("layout", ["actors", "seed", "allreduce"])
+@pytest.mark.parametrize(
+    "layout", ["seed", *(pytest.param(each, marks=pytest.mark.full) for each in ("actors", "allreduce"))]
+)
 @pytest.mark.optimised
 def test_layouts_with_one_replica_give_identical_results(layout):
     assert weft.check(PPO(**SMALL), wrapped_cart_pole, layout=layout, iterations=3).identical
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("layout", ["fused:devices=2", "allreduce:workers=2", "actors:actors=2", "seed:envs=2"])
 def test_ppo_trains_in_every_layout(layout):
     moments = run(PPO(**SMALL), wrapped_cart_pole, layout, 3).env.inner.wrapper.moments
