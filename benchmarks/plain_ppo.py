@@ -65,6 +65,7 @@ class Sample(NamedTuple):
     log_prob: jax.Array
     value: jax.Array
     advantage: jax.Array
+    target: jax.Array
     valid: jax.Array
 
 
@@ -122,43 +123,56 @@ def make_ppo(num_envs=NUM_ENVS, horizon=HORIZON, epochs=EPOCHS, minibatches=MINI
         v_tm1, v_t = value(net, trajectory.obs), value(net, trajectory.final_obs)
         advantage = gae(trajectory, v_tm1, v_t)
         old = log_prob(trajectory.logits, trajectory.action)
-        sample = Sample(trajectory.obs, trajectory.action, old, v_tm1, advantage, trajectory.valid)
-        sample = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), sample)
-        rows = num_envs * horizon
-        orders = jax.vmap(lambda key: jax.random.permutation(key, rows))(jax.random.split(key, epochs))
-        orders = orders.reshape(epochs * minibatches, rows // minibatches)
+        sample = Sample(trajectory.obs, trajectory.action, old, v_tm1, advantage, v_tm1 + advantage, trajectory.valid)
+        # Each epoch is a permutation of the steps of every group of environments.
+        group = minibatches // math.gcd(horizon, minibatches)
+        groups, items = num_envs // group, group * horizon
+        orders = jnp.argsort(jax.random.bits(key, (epochs, groups, items)), axis=-1)
+        orders = jnp.swapaxes(orders.reshape(epochs, groups, minibatches, items // minibatches), 1, 2)
+        orders = orders.reshape(epochs * minibatches, groups, items // minibatches)
+        sample = jax.tree.map(lambda x: in_groups(x, groups), sample)
+        valid, advantage = jax.vmap(lambda order: take_items((sample.valid, sample.advantage), order))(orders)
+        advantage = normalise(advantage, valid)
+        steps = jnp.maximum(jnp.sum(valid, 1, jnp.float32), 1.0)
 
-        def minibatch(carry, rows):
-            net, opt = carry
-            grads, metrics = gradient(net, jax.tree.map(lambda x: x[rows], sample))
+        def minibatch(carry, inputs):
+            (net, opt), (order, advantage, steps) = carry, inputs
+            grads, metrics = gradient(net, take_items(sample, order)._replace(advantage=advantage), steps)
             updates, opt = optimiser.update(grads, opt)
             rate = LR * remaining
             return (jax.tree.map(lambda p, u: p - rate * u, net, updates), opt), metrics
 
-        (net, opt), metrics = lax.scan(minibatch, (net, opt), orders)
+        (net, opt), metrics = lax.scan(minibatch, (net, opt), (orders, advantage, steps))
         return net, opt, jax.tree.map(lambda x: x.sum(axis=0), metrics)
 
     return init, step
 
 
-def gradient(net, sample):
-    valid = sample.valid
-    advantage = normalise(sample.advantage, valid)
-    target = sample.value + sample.advantage
+def in_groups(x, groups):
+    by_group = jnp.swapaxes(x.reshape(x.shape[0], groups, -1, *x.shape[2:]), 0, 1)
+    return by_group.reshape(groups, -1, *x.shape[2:])
+
+
+def take_items(tree, order):
+    return jax.tree.map(lambda x: jax.vmap(lambda x, i: x[i])(x, order).reshape(-1, *x.shape[2:]), tree)
+
+
+def gradient(net, sample, steps):
+    valid, advantage = sample.valid, sample.advantage
 
     def loss(net):
         logits, v = policy(net, sample.obs), value(net, sample.obs)
         log_ratio = log_prob(logits, sample.action) - sample.log_prob
         ratio = jnp.exp(log_ratio)
-        value_loss = masked(0.5 * jnp.square(v - target), valid)
+        value_loss = masked(0.5 * jnp.square(v - sample.target), valid)
         clipped = jnp.clip(ratio, 1.0 - CLIP, 1.0 + CLIP)
         policy_loss = masked(-jnp.minimum(ratio * advantage, clipped * advantage), valid)
         entropy = masked(entropy_of(logits), valid)
-        total = average(policy_loss) + VALUE_WEIGHT * average(value_loss) - ENTROPY_WEIGHT * average(entropy)
+        total = policy_loss[0] + VALUE_WEIGHT * value_loss[0] - ENTROPY_WEIGHT * entropy[0]
         metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
         metrics["approx_kl"] = masked(ratio - 1.0 - log_ratio, valid)
         metrics["clip_fraction"] = masked(jnp.abs(ratio - 1.0) > CLIP, valid)
-        return total, metrics
+        return total / steps, metrics
 
     return jax.grad(loss, has_aux=True)(net)
 
@@ -241,14 +255,13 @@ def masked(x, valid):
     return jnp.sum(x * mask), jnp.sum(mask)
 
 
-def average(mean):
-    total, count = mean
-    return total / jnp.maximum(count, 1.0)
-
-
 def normalise(x, valid):
-    centred = x - average(masked(x, valid))
-    return centred / (jnp.sqrt(average(masked(jnp.square(centred), valid))) + 1e-8)
+    mask = valid.astype(x.dtype)
+    total, number = jnp.sum(x * mask, 1, keepdims=True), jnp.sum(mask, 1, keepdims=True)
+    number = jnp.maximum(number, 1.0)
+    centred = x - total / number
+    variance = jnp.sum(jnp.square(centred) * mask, 1, keepdims=True) / number
+    return centred / (jnp.sqrt(variance) + 1e-8)
 
 
 def strong(tree):

@@ -84,9 +84,12 @@ PACKAGES: dict[str, Package] = {
     "weft.graph": Package(
         "The traced loop as a graph.", imports=(FOUNDATION, "marks", "weft.envs", "algorithm", "weft.layout")
     ),
+    "weft.sharding": Package(
+        "How the values that replicas hold make up the values of the whole loop.", imports=(FOUNDATION, "weft.graph")
+    ),
     "weft.project": Package(
         "The passes from the graph to one program per role.",
-        imports=(FOUNDATION, "weft.envs", "algorithm", "weft.layout", "weft.graph"),
+        imports=(FOUNDATION, "marks", "weft.envs", "algorithm", "weft.layout", "weft.graph", "weft.sharding"),
     ),
     "weft.report": Package(
         "Observers of a run: files, progress, metrics.", imports=(FOUNDATION, "worlds", "algorithm")
@@ -100,6 +103,7 @@ PACKAGES: dict[str, Package] = {
             "algorithm",
             "weft.layout",
             "weft.graph",
+            "weft.sharding",
             "weft.project",
             "weft.report",
         ),

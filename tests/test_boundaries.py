@@ -32,8 +32,8 @@ VOCABULARY = (
 READING_LISTS = {
     "ppo": """
         weft.algos.on_policy: OnPolicy
-        weft.ops.batches: fold_time shuffled swap_time take_rows
-        weft.ops.losses: average clipped_squared_error clipped_surrogate normalise squared_error
+        weft.ops.batches: in_groups shuffled swap_time take_items
+        weft.ops.losses: clipped_squared_error clipped_surrogate count normalise squared_error
         weft.ops.memory: Past unroll
         weft.ops.returns: gae
         weft.ops.rollout: Transition state_values

@@ -1,4 +1,4 @@
-"""Asynchronous layouts without lag give the bits of the same roles in step; with one lane, also the fused bits."""
+"""Asynchronous layouts without lag give the result of the fused run: bit for bit where replicas merge no sums."""
 
 import dataclasses
 from typing import Any
@@ -29,9 +29,10 @@ ONLINE = [row for row in ALGOS if row not in OFFLINE]
 
 
 @pytest.mark.parametrize(("row", "form"), [(row, ALL_LANES_CONSUMED[number % 4]) for number, row in enumerate(ONLINE)])
-def test_without_lag_and_with_all_lanes_consumed_a_layout_equals_its_synchronous_roles(row: str, form: str) -> None:
+def test_without_lag_and_with_all_lanes_consumed_a_layout_equals_the_fused_run(row: str, form: str) -> None:
     found = check(on_the_host(Cell(row, form)), Cell(row, form).env, layout=form, iterations=2)
-    assert found.identical and found.against.endswith("in step"), found.table()
+    merges = form.startswith(("sebulba", "a3c"))  # over the learner's devices, over the workers
+    assert found.against == "fused" and (found.equal if merges else found.identical), found.table()
 
 
 @pytest.mark.parametrize(("row", "form"), [(row, ONE_LANE[(number + 2) % 4]) for number, row in enumerate(ONLINE)])

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from weft.algorithm import Algorithm
     from weft.envs.timestep import Env, TimeStep
     from weft.errors import WeftError
-    from weft.fragments import all_mean, all_sum, fragment, replica
+    from weft.fragments import all_gather, all_mean, all_sum, fragment, per_replica, replica, share
     from weft.layout import catalogue as layouts
     from weft.layout.layout import Layout, Role
     from weft.metrics import Mean
@@ -40,14 +40,17 @@ __all__ = [
     "Update",
     "WeftError",
     "__version__",
+    "all_gather",
     "all_mean",
     "all_sum",
     "check",
     "fragment",
     "layouts",
     "load_params",
+    "per_replica",
     "replica",
     "save_params",
+    "share",
     "train",
 ]
 
@@ -63,13 +66,16 @@ _MODULES = {
     "TimeStep": "weft.envs.timestep",
     "Update": "weft.report.update",
     "WeftError": "weft.errors",
+    "all_gather": "weft.fragments",
     "all_mean": "weft.fragments",
     "all_sum": "weft.fragments",
     "check": "weft.runtime.check",
     "fragment": "weft.fragments",
     "load_params": "weft.report.params",
+    "per_replica": "weft.fragments",
     "replica": "weft.fragments",
     "save_params": "weft.report.params",
+    "share": "weft.fragments",
     "train": "weft.run",
 }
 

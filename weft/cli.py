@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_train(commands: Any) -> None:
     parser = _add_training_command(commands, "train", about="train an algorithm on an environment")
     parser.add_argument(
-        "--layout", default="fused", metavar="NAME[:k=v,...]", help="which role runs what (default: fused)"
+        "--layout", default="fused", metavar="NAME[:k=v,...]|MODULE:NAME", help="which role runs what (default: fused)"
     )
     parser.add_argument("--engine", default="local", help="the runtime that executes the roles (default: local)")
     parser.add_argument(
@@ -106,8 +106,8 @@ def _add_train(commands: Any) -> None:
 def _add_check(commands: Any) -> None:
     parser = _add_training_command(commands, "check", about="compare a layout with the fused program, bit for bit")
     against = "the layout to compare with (default: fused; for an asynchronous layout, its synchronous form)"
-    parser.add_argument("--against", metavar="NAME[:k=v,...]", help=against)
-    parser.add_argument("--layout", required=True, metavar="NAME[:k=v,...]", help="the layout to check")
+    parser.add_argument("--against", metavar="NAME[:k=v,...]|MODULE:NAME", help=against)
+    parser.add_argument("--layout", required=True, metavar="NAME[:k=v,...]|MODULE:NAME", help="the layout to check")
     parser.add_argument("--iterations", type=_count, default=10, help="iterations to run (default: 10)")
     _add_seed(parser)
     _add_cache(parser)
@@ -116,7 +116,7 @@ def _add_check(commands: Any) -> None:
 def _add_graph(commands: Any) -> None:
     parser = _add_training_command(commands, "graph", about="print the roles, their programs, and their edges")
     parser.add_argument(
-        "--layout", default="fused", metavar="NAME[:k=v,...]", help="the layout to print (default: fused)"
+        "--layout", default="fused", metavar="NAME[:k=v,...]|MODULE:NAME", help="the layout to print (default: fused)"
     )
     parser.add_argument("--format", choices=GRAPH_FORMATS, default="text", help="(default: text)")
 

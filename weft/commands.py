@@ -39,7 +39,7 @@ def run_check(args: argparse.Namespace) -> int:
     names = ("layout", "against", "iterations", "seed", "cache")
     comparison = check(_algorithm(args), _world(args), **{name: getattr(args, name) for name in names})
     print(comparison.table())
-    return 0 if comparison.identical else 1
+    return 0 if comparison.equal else 1
 
 
 def run_graph(args: argparse.Namespace) -> int:

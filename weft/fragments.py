@@ -32,6 +32,8 @@ FRAGMENT = "fragment:"
 MERGE = "merge:"
 REPLICA = "replica:"
 HOST = "host:"
+ROWS = "rows:"
+PER_REPLICA = "per_replica:"
 
 
 @overload
@@ -60,9 +62,52 @@ def all_sum(tree: T) -> T:
     return _all_sum(_mergeable(tree, "all_sum", jnp.number))
 
 
+def all_gather(tree: T, axis: int = 0) -> T:
+    """The rows of all replicas of the role that runs this, joined along `axis`. With one replica, the tree itself.
+
+    Each leaf has a row for every environment of the replica along `axis`; the result has one for every environment.
+    """
+    return marked(f"{MERGE}gather {axis}", lambda tree: _repeated(tree, axis))(jax.tree.map(jnp.asarray, tree))
+
+
+def per_replica(tree: T) -> T:
+    """The tree itself, declared to be the replica's own: what is computed from it may depend on how many there are.
+
+    A permutation of a replica's own rows, for example, is not a part of the permutation of all rows. weft refuses a
+    loop that computes such a value by mistake; this says that it is intended. Values computed from it must be merged,
+    or belong to rows, before they become part of the state.
+    """
+    return _per_replica(jax.tree.map(jnp.asarray, tree))
+
+
 def replica() -> tuple[jax.Array, jax.Array]:
     """The index of this replica and the number of replicas of its role; (0, 1) for a single replica."""
     return _index(), _count()
+
+
+def share(total: int) -> int:
+    """The part of `total` items (states of a table, members of a population) that a replica of the current role holds.
+
+    With one replica, all of them. Leaves of the state with an axis of that size are divided among the replicas.
+    """
+    if total % _shares.value:
+        raise WeftError(f"share({total}) cannot be divided evenly over {_shares.value} replicas: make it a multiple")
+    return total // _shares.value
+
+
+_shares = jax.make_user_context(1)
+"""The number of shares of the trace in progress. JAX's caches know it, so traces for other numbers are not reused."""
+
+
+def tracing_shares(count: int) -> Any:
+    """A context in which loops are traced for one of `count` shares of the environments."""
+    return _shares(count)
+
+
+def _repeated(tree: T, axis: int) -> T:
+    """The tree at the size of the whole. A replica's program puts the rows of the others in place of the copies."""
+    count = _shares.value
+    return jax.tree.map(lambda x: jnp.concatenate([x] * count, axis=axis) if count > 1 else x, tree)
 
 
 _ARRAY = object()
@@ -104,5 +149,6 @@ def _mergeable(tree: T, merge: str, kind: Any) -> T:
 
 _all_mean = marked(MERGE + "mean", lambda tree: tree)
 _all_sum = marked(MERGE + "sum", lambda tree: tree)
+_per_replica = marked(PER_REPLICA, lambda tree: tree)
 _index = marked(REPLICA + "index", lambda: jnp.int32(0))
 _count = marked(REPLICA + "count", lambda: jnp.int32(1))

@@ -124,7 +124,7 @@ def test_a_rollout_resets_the_memory_at_the_end_of_an_episode(start):
 
 def test_minibatches_that_do_not_divide_the_environments_are_refused(key):
     algo, env = PPO(num_envs=6, horizon=8, **RECURRENT), Cue(6)
-    with pytest.raises(WeftError, match="with a memory environments alone"):
+    with pytest.raises(WeftError, match="6 environments of a replica, with 1 items each, .* a multiple of 4"):
         jax.eval_shape(lambda key: algo.step(env, algo.init(env, key)), key)
 
 

@@ -24,6 +24,7 @@ def unmarked(monkeypatch):
     fragment = kept["weft.fragments"]
     monkeypatch.setattr(fragment, "marked", lambda label, fn: fn)
     monkeypatch.setattr(fragment, "_all_mean", lambda tree: tree)
+    monkeypatch.setattr(fragment, "_all_sum", lambda tree: tree)
     for name in kept:
         if name.startswith(("weft.envs", "weft.algos", "weft.algorithm")):
             del sys.modules[name]
@@ -94,7 +95,7 @@ def test_an_annealed_clip_clips_more_ratios(start):
 
     def clipped(remaining):
         # The step size is annealed too, so the same network is evaluated with both clips.
-        _, metrics = algo.gradient(net, samples, jnp.float32(remaining))
+        _, metrics = algo.gradient(net, samples, samples.valid.sum(), jnp.float32(remaining))
         return metrics["clip_fraction"].total
 
     samples = algo.samples(state.net, trajectory)

@@ -112,7 +112,7 @@ def test_a_branch_with_a_merge_over_replicas_is_refused() -> None:
         grown = on("a", lambda x: lax.cond(x.sum() > 0, lambda x: all_mean(x), lambda x: x, x))(s["x"])
         return {"x": grown, "w": s["w"]}
 
-    with pytest.raises(WeftError, match="`cond` spans replicas of a.*without replicas"):
+    with pytest.raises(WeftError, match="`cond` on role a holds a merge over its replicas.*only `lax.scan`"):
         projected(toy(batched, loop), replicated(a=2))
 
 

@@ -100,3 +100,35 @@ def test_a_call_inside_a_call_of_the_same_name_counts_as_one_call() -> None:
     inner = on("env")
     jaxpr = jax.make_jaxpr(lambda x: on("env", lambda x: inner(inner(x)))(x))(jnp.zeros(2))
     assert count_calls(jaxpr.jaxpr, "env") == 1
+
+
+def steps(action):
+    return on("env", lambda x: {"obs": x, "reward": x[:, 0]})(action)
+
+
+@pytest.mark.parametrize(
+    ("loop", "expected"),
+    [
+        (steps, 1),
+        (lambda x: lax.scan(lambda c, _: (steps(c)["obs"], None), x, length=5)[0], 5),
+        (lambda x: lax.cond(x.sum() > 0, lambda: steps(x), lambda: steps(-x)), 1),
+        (lambda x: jax.vmap(steps)(jnp.stack([x, x, x])), 3),
+        (lambda x: jax.vmap(lambda y: lax.scan(lambda c, _: (steps(c)["obs"], None), y, length=2)[0])(x[None]), 2),
+    ],
+    ids=["once", "scan", "cond", "vmap over agents", "scan under vmap"],
+)
+def test_calls_of_the_environment_are_counted_as_often_as_they_happen(loop, expected) -> None:
+    assert count_calls(jax.make_jaxpr(loop)(jnp.ones((4, 2))).jaxpr, "env", rows=4) == expected
+
+
+@pytest.mark.parametrize(
+    ("loop", "message"),
+    [
+        (lambda x: lax.cond(x.sum() > 0, lambda: steps(x)["obs"], lambda: x), "a `cond` call env 0 or 1 times"),
+        (lambda x: lax.while_loop(lambda c: c.sum() < 9, lambda c: steps(c)["obs"], x), "a `while` loop calls env"),
+    ],
+    ids=["cond", "while"],
+)
+def test_a_number_of_calls_that_is_not_fixed_is_refused(loop, message) -> None:
+    with pytest.raises(WeftError, match=message):
+        count_calls(jax.make_jaxpr(loop)(jnp.ones((4, 2))).jaxpr, "env")

@@ -55,3 +55,21 @@ def test_invalid_layout_text_is_refused(text: str, message: str) -> None:
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_every_layout_has_a_docstring(name: str) -> None:
     assert (LAYOUTS[name].__doc__ or "").strip().endswith(".")
+
+
+def test_a_layout_of_your_own_is_named_by_its_module(tmp_path, monkeypatch) -> None:
+    text = "from weft import Layout, Role\n"
+    text += "duo = Layout(Role('one', ('env',), replicas=2), Role('two', ('*',)))\n"
+    text += "number = 3\ndef made():\n    return duo\n"
+    (tmp_path / "own_layouts.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("own_layouts:duo", "own_layouts:made"):
+        assert str(parse(name)) == "one x2 {env} | two {*}" and parse(name).name == name
+    for name, message in {
+        "own_layouts:trio": "unknown name in own_layouts 'trio'",
+        "own_layouts:number": "own_layouts:number is int: name a weft.Layout",
+        "no_such_module:duo": "no module named 'no_such_module'",
+    }.items():
+        with pytest.raises(WeftError, match=message):
+            parse(name)

@@ -45,3 +45,23 @@ def test_a_layout_prints_its_roles() -> None:
     assert str(layout) == "one x2 {a, b} | two on 4 devices {*}"
     assert layout.placement == {"a": "one", "b": "one", "*": "two"}
     assert layout.role("two").devices == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_lag": 1}, r"max_lag=1 bounds .* no registers: add registers=\[\('learner', reader\)\]"),
+        ({"registers": [("learner", "unknown")]}, "the second another role of the layout"),
+    ],
+)
+def test_an_option_that_would_bound_nothing_is_refused(options: dict, message: str) -> None:
+    roles = Role("actor", ("env",), replicas=2), Role("learner", ("learn",), take=1)
+    with pytest.raises(WeftError, match=message):
+        Layout(*roles, **options)
+
+
+def test_replicas_that_would_become_a_single_lane_are_refused() -> None:
+    teacher, learner = Role("teacher", ("teach",)), Role("learner", ("learn",), take=1)
+    with pytest.raises(WeftError, match="teacher has one replica, so all 4 replicas of actor would be a single lane"):
+        Layout(Role("actor", ("env",), replicas=4), teacher, learner)
+    assert Layout(Role("actor", ("env",)), teacher, learner).lanes == 1

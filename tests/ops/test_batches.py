@@ -3,26 +3,37 @@ import numpy as np
 import pytest
 
 from weft.errors import WeftError
-from weft.ops.batches import batch_shape, fold_time, importance_weights, shuffled, take_rows
+from weft.ops.batches import batch_shape, importance_weights, in_groups, shuffled, take_items
 
 
-def test_each_epoch_is_a_different_permutation_of_all_rows(key):
-    orders = shuffled(key, 60, epochs=3, minibatches=4)
-    assert orders.shape == (12, 15)
-    epochs = np.asarray(orders).reshape(3, 60)
-    np.testing.assert_array_equal(np.sort(epochs), np.tile(np.arange(60), (3, 1)))
-    assert len(np.unique(epochs, axis=0)) == 3 and (epochs != np.arange(60)).any()
+@pytest.mark.parametrize(("steps", "rows", "minibatches", "groups"), [(8, 6, 4, 6), (6, 8, 4, 4), (1, 8, 4, 2)])
+def test_each_epoch_is_a_different_permutation_of_all_items(key, steps, rows, minibatches, groups):
+    items = jnp.arange(steps * rows).reshape(steps, rows)
+    orders = shuffled(key, items.shape, epochs=3, minibatches=minibatches)
+    assert orders.shape == (3 * minibatches, groups, steps * rows // minibatches // groups)
+    epochs = np.asarray([take_items(in_groups(items, groups), order) for order in orders]).reshape(3, -1)
+    np.testing.assert_array_equal(np.sort(epochs), np.tile(np.arange(steps * rows), (3, 1)))
+    assert len(np.unique(epochs, axis=0)) == 3 and (epochs != np.arange(steps * rows)).any()
 
 
-def test_rows_that_do_not_divide_into_minibatches_are_refused(key):
-    with pytest.raises(WeftError, match="100 rows .* 8 equal minibatches"):
-        shuffled(key, 100, epochs=1, minibatches=8)
+def test_every_minibatch_has_equally_many_items_of_each_group_of_environments(key):
+    rows = jnp.broadcast_to(jnp.arange(8), (6, 8))
+    for order in shuffled(key, rows.shape, epochs=2, minibatches=4):
+        counts = np.bincount(np.asarray(take_items(in_groups(rows, 4), order)) // 2)
+        assert counts.tolist() == [3, 3, 3, 3]
 
 
-def test_folding_time_keeps_the_leaves_of_a_row_together():
+def test_items_that_do_not_divide_into_minibatches_are_refused(key):
+    with pytest.raises(
+        WeftError, match="3 environments of a replica, with 4 items each, .* 8 equal .* a multiple of 2"
+    ):
+        shuffled(key, (4, 3), epochs=1, minibatches=8)
+
+
+def test_the_leaves_of_an_item_stay_together():
     tree = {"a": jnp.arange(6).reshape(3, 2), "b": jnp.arange(12).reshape(3, 2, 2) // 2}
-    rows = take_rows(fold_time(tree), jnp.array([5, 0]))
-    assert rows["a"].tolist() == [5, 0] and rows["b"].tolist() == [[5, 5], [0, 0]]
+    items = take_items(in_groups(tree, 1), jnp.array([[5, 0]]))
+    assert items["a"].tolist() == [5, 0] and items["b"].tolist() == [[5, 5], [0, 0]]
 
 
 @pytest.mark.parametrize(("num_envs", "shape"), [(4, (4, 8)), (2, (2, 8)), (1, (1, 8))])

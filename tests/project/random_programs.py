@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from weft import Algorithm, Layout, Role, fragment
+from weft import Algorithm, Layout, Role, all_gather, all_mean, all_sum, fragment
 from weft.host import host_call, new_token
 from weft.metrics import Mean
 
@@ -53,11 +53,15 @@ def _custom(x: jax.Array) -> jax.Array:
 _custom.defvjp(lambda x: (_custom(x), None), lambda _, g: (g,))
 
 
+def _draw_each(keys: jax.Array) -> jax.Array:
+    return jax.vmap(lambda key: jax.random.randint(key, (), 0, 31))(keys).astype(jnp.float32)
+
+
 def _host(x: jax.Array) -> jax.Array:
     def double(token: np.ndarray, x: np.ndarray) -> np.ndarray:
         return np.mod(x * 2 + 1, 31)
 
-    return host_call(double, jax.ShapeDtypeStruct(x.shape, x.dtype), new_token(4), x, name="host")[1]
+    return host_call(double, jax.ShapeDtypeStruct(x.shape, x.dtype), new_token(len(x)), x, name="host")[1]
 
 
 OPS: dict[str, tuple[tuple[str, ...], str, Callable[..., Any]]] = {
@@ -70,12 +74,16 @@ OPS: dict[str, tuple[tuple[str, ...], str, Callable[..., Any]]] = {
     "custom": (("float",), "float", _custom),
     "host": (("float",), "float", lambda a: _host(a)),
     "count": (("int",), "int", lambda i: (i * 3 + 1) % 17),
-    "total": (("float",), "int", lambda a: jnp.sum(a).astype(jnp.int32) % 17),
-    "above": (("float",), "bool", lambda a: jnp.sum(a) > 40),
+    "total": (("float",), "int", lambda a: all_sum(jnp.sum(a)).astype(jnp.int32) % 17),
+    "mean": (("float",), "int", lambda a: all_mean(jnp.mean(a)).astype(jnp.int32) % 17),
+    "largest": (("float",), "int", lambda a: jnp.max(all_gather(a)).astype(jnp.int32)),
+    "above": (("float",), "bool", lambda a: all_sum(jnp.sum(a)) > 40),
     "not": (("bool",), "bool", jnp.logical_not),
     "split": (("key",), "key", lambda k: jax.random.split(k)[0]),
     "fold": (("key", "int"), "key", jax.random.fold_in),
-    "draw": (("key",), "float", lambda k: jax.random.randint(k, (4,), 0, 31).astype(jnp.float32)),
+    "draw": (("key", "float"), "float", lambda k, a: jax.random.randint(k, a.shape, 0, 31).astype(jnp.float32)),
+    "keys": (("key", "float"), "float", lambda k, a: _draw_each(jax.random.split(k, len(a)))),
+    "number": (("float",), "float", lambda a: jnp.mod(a + jnp.arange(len(a)) * 5, 31)),
     "sum2": (("float2",), "float", lambda s: jnp.mod(jnp.sum(s, axis=0), 31)),
     "sum3": (("float3",), "float", lambda s: jnp.mod(jnp.sum(s, axis=0), 31)),
 }
@@ -121,7 +129,9 @@ class Random(Algorithm):
 
     def init(self, env: Any, key: jax.Array) -> dict[str, Any]:
         keys = jax.random.split(key, len(self.kinds))
-        return {f"leaf{i}": _first(kind, k) for i, (kind, k) in enumerate(zip(self.kinds, keys, strict=True))}
+        return {
+            f"leaf{i}": _first(kind, k, env.num_envs) for i, (kind, k) in enumerate(zip(self.kinds, keys, strict=True))
+        }
 
     def step(self, env: Any, state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Mean]]:
         values = interpret(self.body, list(state.values()))
@@ -129,14 +139,14 @@ class Random(Algorithm):
         return state, {f"metric{n}": Mean.of(values[i]) for n, i in enumerate(self.metrics)}
 
 
-def _first(kind: str, key: jax.Array) -> jax.Array:
-    floats = jax.random.randint(key, (4,), 0, 31)
+def _first(kind: str, key: jax.Array, rows: int) -> jax.Array:
+    floats = jax.random.randint(key, (rows,), 0, 31)
     first = {"float": floats.astype(jnp.float32), "int": floats[0], "bool": floats[0] > 15, "key": key}
     return first[kind]
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> tuple[Random, Layout]:
+def programs(draw: st.DrawFn, *, most_replicas: int = 1) -> tuple[Random, Layout]:
     """A random loop of 2 to 5 fragments, with loops nested at most two deep, and a layout of 1 to 3 roles for it."""
     kinds = tuple(draw(st.lists(st.sampled_from(KINDS), min_size=2, max_size=5))) + ("float", "key")
     names = FRAGMENTS[: draw(st.integers(2, 5))]
@@ -145,16 +155,20 @@ def programs(draw: st.DrawFn) -> tuple[Random, Layout]:
     wiring = tuple(draw(_of_kind(final, kind)) for kind in kinds)
     floats = [i for i, kind in enumerate(final) if kind == "float"]
     metrics = tuple(draw(st.lists(st.sampled_from(floats), max_size=3)))
-    return Random(num_envs=4, kinds=kinds, body=body, wiring=wiring, metrics=metrics), draw(_layouts(used))
+    return Random(num_envs=4, kinds=kinds, body=body, wiring=wiring, metrics=metrics), draw(
+        _layouts(used, most_replicas)
+    )
 
 
 @st.composite
-def _layouts(draw: st.DrawFn, used: list[str]) -> Layout:
+def _layouts(draw: st.DrawFn, used: list[str], most_replicas: int) -> Layout:
     count = draw(st.sampled_from((3, 2, 1)))
     named = [name for name in used if draw(st.integers(0, 4)) < 4] or used
     placed = {name: (i + draw(st.integers(0, count - 1))) % count for i, name in enumerate(named)} | {"*": count - 1}
     runs = [tuple(name for name in placed if placed[name] == role) for role in range(count)]
-    return Layout(*draw(st.permutations([Role(f"role{i}", runs=names) for i, names in enumerate(runs) if names])))
+    counts = [count for count in (1, 2, 4) if count <= most_replicas]
+    roles = [Role(f"role{i}", names, draw(st.sampled_from(counts))) for i, names in enumerate(runs) if names]
+    return Layout(*draw(st.permutations(roles)))
 
 
 def _body(draw: st.DrawFn, kinds: list[str], names: tuple[str, ...], depth: int, must: tuple[str, ...] = ()) -> Any:

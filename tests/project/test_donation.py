@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tests.toys import assert_unchanged, layout_of, on, projected, replicated, toy
-from weft import all_mean
+from weft import all_sum
 from weft.project.donation import find_donations
 from weft.project.program import Compute, Loop, Program, Send, walk
 
@@ -65,11 +65,13 @@ def test_values_stacked_by_a_loop_are_never_overwritten() -> None:
 
 def test_merged_values_are_never_overwritten() -> None:
     def loop(s):
-        return {"x": s["x"] + 1, "w": on("a", lambda x, w: all_mean(w + x.sum()) * 2)(s["x"], s["w"])}
+        return {"x": s["x"] + 1, "w": on("a", lambda x, w: (w + all_sum(x.sum())) * 2)(s["x"], s["w"])}
 
     algo = toy(lambda env: {"x": jnp.zeros(env.num_envs), "w": jnp.float32(0)}, loop)
     program = projected(algo, replicated(a=2)).programs["a"]
-    merged = {v for step, _ in walk(program.steps) if hasattr(step, "operation") for v in (*step.inputs, *step.outputs)}
+    merged = {
+        v for step, _ in walk(program.steps) if hasattr(step, "operations") for v in (*step.inputs, *step.outputs)
+    }
     assert merged
     assert not merged & {value for values in find_donations(program).values() for value in values}
 

@@ -10,53 +10,59 @@ from jax import lax
 from tests.toys import assert_same, assert_unchanged, on, plain, projected, replicated, run, toy
 from weft import Role, all_mean
 from weft.errors import WeftError
-from weft.project.links import Link, link
+from weft.project.links import Link, batch_axis, link
+from weft.sharding.sharding import REPLICATED, Sharding, sharded, unknown
 
-BATCH = 8
+OWN = Sharding("own")
 
 
-def linked(source: int, dest: int, shapes: tuple[Any, Any], *, varying: bool = True, merge: str = "") -> Link:
-    avals = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
+def linked(source: int, dest: int, sharding: Sharding, merge: str = "") -> Link:
     roles = Role("source", ("a",), replicas=source), Role("dest", ("b",), replicas=dest)
-    return link("value", *roles, avals, batch=BATCH, varying=varying, merge=merge)  # type: ignore[arg-type]
+    return link("value", *roles, sharding, merge)
 
 
 @pytest.mark.parametrize(
-    ("counts", "shapes", "varying", "expected"),
+    ("counts", "sharding", "expected"),
     [
-        ((2, 2), ((3,), (3,)), True, Link("pair")),
-        ((2, 2), ((4, 3), (4, 3)), True, Link("pair")),
-        ((4, 1), ((2, 5), (8, 5)), True, Link("gather", 4, 0)),
-        ((4, 2), ((5, 2), (5, 4)), True, Link("gather", 2, 1)),
-        ((1, 4), ((3, 4, 8), (3, 4, 2)), True, Link("scatter", 4, 2)),
-        ((2, 4), ((4,), (2,)), True, Link("scatter", 2, 0)),
-        ((1, 4), ((5,), (5,)), True, Link("broadcast", 4)),
-        ((4, 1), ((5,), (5,)), False, Link("first", 4)),
-        ((4, 2), ((), ()), False, Link("first", 2)),
+        ((2, 2), REPLICATED, Link("pair")),
+        ((2, 2), sharded(0), Link("pair")),
+        ((4, 1), sharded(0), Link("gather", 4, 0)),
+        ((4, 2), sharded(1), Link("gather", 2, 1)),
+        ((4, 1), sharded(0, 5), Link("gather", 4, 0, 5)),
+        ((1, 4), sharded(2), Link("scatter", 4, 2)),
+        ((2, 4), sharded(0), Link("scatter", 2, 0)),
+        ((1, 4), REPLICATED, Link("broadcast", 4)),
+        ((4, 1), REPLICATED, Link("first", 4)),
+        ((4, 2), REPLICATED, Link("first", 2)),
+        ((4, 1), Sharding("partial"), Link("merge", 4, operation="sum")),
+        ((4, 2), Sharding("partial", power=1), Link("merge", 2, operation="mean")),
     ],
 )
-def test_links_follow_from_shapes(counts: Any, shapes: Any, varying: bool, expected: Link) -> None:
-    assert linked(*counts, shapes, varying=varying) == expected
+def test_links_follow_from_shardings(counts: Any, sharding: Sharding, expected: Link) -> None:
+    assert linked(*counts, sharding) == expected
 
 
-def test_differing_values_are_merged_on_arrival_if_the_destination_merges_them() -> None:
-    assert linked(4, 1, ((5,), (5,)), merge="mean") == Link("merge", 4, operation="mean")
-    assert linked(4, 1, ((2, 5), (8, 5)), merge="mean") == Link("gather", 4, 0)
+def test_values_of_replicas_are_merged_on_arrival_if_the_destination_merges_them() -> None:
+    assert linked(4, 1, OWN, merge="mean") == Link("merge", 4, operation="mean")
+    assert linked(4, 1, sharded(0), merge="mean") == Link("gather", 4, 0)
+
+
+def test_a_value_that_cannot_be_linked_is_refused_with_the_reason() -> None:
+    with pytest.raises(WeftError, match="value goes from source to dest, which divide .* by 4 and 1, but it is odd"):
+        linked(4, 1, unknown("is odd"))
 
 
 @pytest.mark.parametrize(
-    ("counts", "shapes", "message"),
+    ("shapes", "message"),
     [
-        ((4, 1), ((5,), (5,)), "each of the 4 replicas of source, dest needs a single one.*all_mean"),
-        ((2, 4), ((3 * 4,), (3 * 2,)), "axis 0 of value has 12 entries for 4 environments: another axis is folded"),
-        ((2, 1), ((4, 4), (8, 8)), "changes in several axes"),
-        ((2, 1), ((4,), (8, 1)), "1 axes with 4 environments and 2 with 8"),
-        ((4, 8), ((2, 3), (1, 5)), "changes in several axes"),
+        (((4, 4), (8, 8)), r"\[4, 4\] with 4 environments and \[8, 8\] with 8, .* keep one axis"),
+        (((4,), (8, 1)), "1 axes with 4 environments and 2 with 8"),
+        (((5,), (9,)), "axis 0 of leaf has 5 entries with 4 environments and 9 with 8, .* proportional"),
     ],
 )
-def test_values_that_cannot_be_linked_are_refused(counts: Any, shapes: Any, message: str) -> None:
+def test_shapes_without_one_batch_axis_are_refused(shapes: Any, message: str) -> None:
     with pytest.raises(WeftError, match=message):
-        linked(*counts, shapes)
+        batch_axis("leaf", shapes, (4, 8))
 
 
 def test_one_batch_divisor_must_divide_the_other() -> None:
@@ -64,7 +70,7 @@ def test_one_batch_divisor_must_divide_the_other() -> None:
         WeftError,
         match="from source, which divides the batch by 4, to dest, .* by 6: .* one of the two numbers divides",
     ):
-        linked(4, 6, ((3,), (2,)))
+        linked(4, 6, sharded(0))
 
 
 def chain(s: dict[str, jax.Array]) -> dict[str, jax.Array]:
@@ -119,14 +125,16 @@ def by_rows(s: dict[str, jax.Array]) -> dict[str, jax.Array]:
     return s | {"x": x, "n": on("b", lambda xs: jnp.mod(xs[0] + 2 * xs[1], 31))(xs)}
 
 
-def test_folding_time_into_the_batch_before_crossing_is_refused() -> None:
+@pytest.mark.parametrize("counts", [(2, 1), (4, 2), (2, 4)])
+def test_steps_folded_into_the_batch_axis_keep_their_order(counts: tuple[int, int]) -> None:
     def loop(s):
         _, xs = lax.scan(lambda c, _: (on("a")(c),) * 2, s["x"], length=3)
-        return {"x": s["x"], "w": on("b", jnp.sum)(on("a", lambda xs: xs.reshape(-1))(xs))}
+        folded = on("a", lambda xs: xs.reshape(-1))(xs)
+        y = on("b", lambda xs: jnp.mod(xs * 3, 31))(folded)
+        return {"x": s["x"], "y": y.reshape(3, -1)}
 
-    algo = toy(lambda env: {"x": jnp.arange(float(env.num_envs)), "w": jnp.float32(0)}, loop)
-    with pytest.raises(WeftError, match="another axis is folded into it.*fold it in the fragment that uses the value"):
-        projected(algo, replicated(a=2, b=1))
+    algo = toy(lambda env: {"x": jnp.arange(float(env.num_envs)), "y": jnp.zeros((3, env.num_envs))}, loop)
+    assert_unchanged(algo, replicated(**dict(zip("ab", counts, strict=True))))
 
 
 def test_a_value_that_is_equal_on_all_replicas_is_received_from_the_first() -> None:
@@ -139,12 +147,20 @@ def test_a_value_that_is_equal_on_all_replicas_is_received_from_the_first() -> N
     assert_unchanged(algo, replicated(a=2, b=1))
 
 
-def test_an_unmerged_value_without_a_batch_axis_is_refused() -> None:
+def test_a_mean_over_the_rows_of_several_replicas_is_merged_on_arrival() -> None:
     def loop(s):
         return {"x": s["x"], "w": on("b")(on("a", jnp.mean)(s["x"]))}
 
     algo = toy(lambda env: {"x": jnp.arange(float(env.num_envs)), "w": jnp.float32(0)}, loop)
+    assert_unchanged(algo, replicated(a=2, b=1))
+
+
+def test_a_value_that_depends_on_the_rows_of_one_replica_is_refused() -> None:
+    def loop(s):
+        return {"x": s["x"], "w": on("b")(on("a", jnp.max)(s["x"]))}
+
+    algo = toy(lambda env: {"x": jnp.arange(float(env.num_envs)), "w": jnp.float32(0)}, loop)
     with pytest.raises(
-        WeftError, match="a may have a different value on each of the 2 replicas of a, .* all_mean or all_sum"
+        WeftError, match="a goes from a to b, .* `reduce_max` along axis 0, .* all_gather, or .* per_replica"
     ):
         projected(algo, replicated(a=2, b=1))

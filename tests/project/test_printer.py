@@ -66,7 +66,7 @@ def test_a_program_of_several_iterations_prints_rates_per_iteration() -> None:
 
 def test_a_merge_is_printed_with_its_role() -> None:
     def merging(s):
-        return {"x": s["x"], "w": on("a", lambda x, w: all_mean(w + x.sum()))(s["x"], s["w"])}
+        return {"x": s["x"], "w": on("a", lambda x, w: w + all_mean(x.mean()))(s["x"], s["w"])}
 
     algo = toy(lambda env: {"x": jnp.zeros(env.num_envs), "w": jnp.float32(0)}, merging)
     text = as_text(describe(projected(algo, replicated(a=2))))

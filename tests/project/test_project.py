@@ -21,8 +21,9 @@ from tests.toys import (
     start_of,
     toy,
 )
-from weft import Layout, Role, all_mean, all_sum, replica
+from weft import Layout, Role, all_gather, all_mean, all_sum, per_replica, replica, share
 from weft.errors import WeftError
+from weft.host import host_call, new_token
 from weft.metrics import Mean
 from weft.runtime.local import LocalEngine
 
@@ -208,16 +209,11 @@ def test_a_metric_keeps_its_mean_over_replicas(counts: tuple[int, int]) -> None:
             assert ours[name].total / ours[name].count == theirs[name].total / theirs[name].count, name
 
 
-def rows_by_share(total: int, count: int) -> np.ndarray:
-    return np.arange(float(total), dtype=np.float32).reshape(count, -1)
-
-
-def merging(operation: Any) -> Any:
-    """A loop that merges the sums of all rows into a weight."""
+def merging(merged: Any) -> Any:
+    """A loop that adds a value, merged over all rows, to a weight."""
 
     def learn(x, w):
-        merged = operation(jnp.sum(x) + w)
-        return x + 1, merged
+        return x + 1, w + merged(x)
 
     def loop(s):
         x, w = on("a", learn)(s["x"], s["w"])
@@ -226,17 +222,33 @@ def merging(operation: Any) -> Any:
     return toy(lambda env: {"x": jnp.arange(float(env.num_envs)), "w": jnp.float32(1)}, loop, num_envs=8)
 
 
+MERGED = {
+    "a mean": lambda x: all_mean(x.mean()),
+    "a sum": lambda x: all_sum(x.sum()),
+    "a mean of sums": lambda x: all_mean(x.sum()),
+    "a sum of means": lambda x: all_sum(x.mean()),
+    "an equal value": lambda x: all_sum(jnp.float32(3)),
+    "squares of all rows": lambda x: all_sum(jnp.square(x - all_mean(x.mean())).sum()),
+    "all rows": lambda x: jnp.sort(all_gather(x))[2],
+    "several values": lambda x: sum(jax.tree.leaves(all_mean({"sum": x.sum(), "mean": 2 * x.mean(), "one": 1.0}))),
+}
+
+
 @pytest.mark.parametrize("where", ["replicas", "devices"])
 @pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("merged", MERGED.values(), ids=MERGED.keys())
+def test_a_merge_returns_what_one_replica_with_all_rows_computes(merged: Any, count: int, where: str) -> None:
+    assert_unchanged(merging(merged), Layout(Role("a", ("*",), **{where: count})))
+
+
+@pytest.mark.parametrize("where", ["replicas", "devices"])
 @pytest.mark.parametrize(("operation", "reduce"), [(all_mean, np.mean), (all_sum, np.sum)], ids=["mean", "sum"])
-def test_a_merge_is_the_mean_or_sum_over_the_shares(operation: Any, reduce: Any, count: int, where: str) -> None:
-    layout = Layout(Role("a", ("*",), **{where: count}))
-    ended, _ = run(merging(operation), layout, iterations=3)
-    rows, w = rows_by_share(8, count), np.float32(1)
-    for _ in range(3):
-        rows, w = rows + 1, reduce([part.sum() + w for part in rows])
-    np.testing.assert_array_equal(ended["x"], rows.reshape(-1))
-    np.testing.assert_array_equal(ended["w"], w)
+def test_values_declared_per_replica_are_merged_as_the_name_of_the_merge_says(
+    operation: Any, reduce: Any, where: str
+) -> None:
+    algo = merging(lambda x: operation(per_replica(jnp.max(x) ** 2)))
+    ended, _ = run(algo, Layout(Role("a", ("*",), **{where: 4})), iterations=1)
+    assert ended["w"] == 1 + reduce([1**2, 3**2, 5**2, 7**2])
 
 
 @pytest.mark.parametrize("where", ["replicas", "devices"])
@@ -255,8 +267,7 @@ def test_a_merge_may_be_inside_loops_and_calls_and_have_several_leaves(where: st
         w, ws = on("a", lambda x, w: learn(x.sum(1), w))(s["x"], s["w"])
         return {"x": s["x"], "w": w, "ws": ws}
 
-    ended, _ = run(toy(rows, by_column, num_envs=4), Layout(Role("a", ("*",), **{where: 2})), iterations=1)
-    assert (ended["w"], ended["ws"].tolist()) == (6 * 2 + 2 + 22 * 2 + 2, [0, 14])
+    assert_unchanged(toy(rows, by_column, num_envs=4), Layout(Role("a", ("*",), **{where: 2})))
 
 
 @pytest.mark.parametrize(
@@ -274,7 +285,7 @@ def test_a_replica_knows_its_index_and_count(layout: Layout, expected: Any) -> N
     def loop(s):
         def fill(x):
             index, count = replica()
-            return jnp.full_like(x, index), jnp.full_like(x, count)
+            return jnp.full_like(x, index), jnp.full_like(x, per_replica(count))
 
         index, count = on("a", fill)(s["index"])
         return {"index": index, "count": count}
@@ -284,34 +295,41 @@ def test_a_replica_knows_its_index_and_count(layout: Layout, expected: Any) -> N
     assert (ended["index"].tolist(), ended["count"].tolist()) == expected
 
 
-def drawing(env: Any) -> dict[str, jax.Array]:
-    return {"x": jnp.zeros(env.num_envs, jnp.int32), "key": jax.random.key(5)}
+DRAWS = {
+    "a typed key": lambda key, x: jax.random.randint(key, x.shape, 0, 10**6),
+    "a raw key": lambda key, x: jax.random.randint(jax.random.key_data(key), x.shape, 0, 10**6),
+    "an rbg key": lambda key, x: jax.random.randint(
+        jax.random.wrap_key_data(jnp.tile(jax.random.key_data(key), 2), impl="rbg"), x.shape, 0, 10**6
+    ),
+    "rows second": lambda key, x: jax.random.randint(key, (3, *x.shape), 0, 10**6)[1],
+    "a key for each row": lambda key, x: jax.vmap(lambda k: jax.random.randint(k, (), 0, 10**6))(
+        jax.random.split(key, x.shape[0])
+    ),
+    "a key for each row number": lambda key, x: jax.vmap(
+        lambda i: jax.random.randint(jax.random.fold_in(key, i), (), 0, 10**6)
+    )(jnp.arange(x.shape[0])),
+}
 
 
-def draw(s: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    key, key_draw = jax.random.split(s["key"])
-    return {"x": on("a", lambda k, x: jax.random.randint(k, x.shape, 0, 10**6))(key_draw, s["x"]), "key": key}
+@pytest.mark.parametrize("layout", ["a2", "devices", "a4 b2", "b glue"])
+@pytest.mark.parametrize("name", DRAWS)
+def test_each_row_draws_the_same_numbers_whichever_replica_holds_it(name: str, layout: str) -> None:
+    draw = DRAWS[name]
 
-
-@pytest.mark.parametrize("where", ["replicas", "devices"])
-def test_each_replica_draws_from_the_key_folded_with_its_index(where: str) -> None:
-    ended, _ = run(toy(drawing, draw), Layout(Role("a", ("a",), **{where: 4})), iterations=1)
-    keys = [jax.random.split(jax.random.fold_in(jax.random.key(5), i))[1] for i in range(4)]
-    assert ended["x"].tolist() == [int(jax.random.randint(key, (1,), 0, 10**6)[0]) for key in keys]
-    assert len(set(ended["x"].tolist())) == 4
-    assert_unchanged(toy(drawing, draw), Layout(Role("a", ("a",), **{where: 1})))
-
-
-def test_a_key_sent_to_replicas_is_folded_with_their_indices() -> None:
     def loop(s):
-        key = on("b", lambda k: jax.random.fold_in(k, 7))(s["key"])
-        return {"x": on("a", lambda k, x: jax.random.randint(k, x.shape, 0, 10**6))(key, s["x"]), "key": key}
+        key, key_draw = jax.random.split(s["key"])
+        key_draw = on("b", lambda k: jax.random.fold_in(k, 7))(key_draw)
+        noise = draw(key_draw, s["x"]) if layout == "b glue" else 0
+        return {"x": on("a", lambda k, x, n: draw(k, x) + n)(key_draw, s["x"], noise), "key": key}
 
-    ended, _ = run(toy(drawing, loop), replicated(a=2, b=1), iterations=1)
-    sent = jax.random.fold_in(jax.random.key(5), 7)
-    drawn = [jax.random.randint(jax.random.fold_in(sent, i), (2,), 0, 10**6) for i in range(2)]
-    assert ended["x"].tolist() == jnp.concatenate(drawn).tolist()
-    assert_unchanged(toy(drawing, loop), replicated(a=1, b=1))
+    algo = toy(lambda env: {"x": jnp.zeros(env.num_envs, jnp.int32), "key": jax.random.key(5)}, loop)
+    layouts = {
+        "a2": replicated(a=2, b=1),
+        "devices": Layout(Role("a", ("a", "b"), devices=4)),
+        "a4 b2": replicated(a=4, b=2),
+        "b glue": replicated(a=2, b=4),
+    }
+    assert_unchanged(algo, layouts[layout])
 
 
 def test_keys_with_a_batch_axis_are_scattered_unchanged() -> None:
@@ -324,7 +342,7 @@ def test_keys_with_a_batch_axis_are_scattered_unchanged() -> None:
         assert_unchanged(algo, layout)
 
 
-def test_roles_with_different_replica_counts_cannot_both_draw_outside_fragments() -> None:
+def test_roles_with_different_replica_counts_draw_the_same_numbers_outside_fragments() -> None:
     def loop(s):
         key, key_draw = jax.random.split(s["key"])
         noise = jax.random.uniform(key_draw, s["x"].shape)
@@ -335,11 +353,8 @@ def test_roles_with_different_replica_counts_cannot_both_draw_outside_fragments(
         }
 
     algo = toy(lambda env: dict.fromkeys("xy", jnp.zeros(env.num_envs)) | {"key": jax.random.key(0)}, loop)
-    with pytest.raises(WeftError, match=r"draws from a random key .* a x2 {a} and b {b} need .* inside a fragment"):
-        projected(algo, replicated(a=2, b=1))
-    for layout in (replicated(a=1, b=1), replicated(a=2, b=2)):
-        ended, _ = run(algo, layout, iterations=1)
-        np.testing.assert_array_equal(ended["x"], -ended["y"])
+    for layout in (replicated(a=2, b=1), replicated(a=4, b=2), replicated(a=1, b=1)):
+        assert_unchanged(algo, layout)
 
 
 def split_keys(count: int) -> jax.Array:
@@ -363,13 +378,28 @@ def test_replica_counts_that_do_not_divide_each_other_are_refused() -> None:
         projected(algo, replicated(a=2, b=3))
 
 
-def test_a_loop_whose_structure_depends_on_the_number_of_environments_is_refused() -> None:
+def test_replicas_compute_what_the_whole_loop_computes_if_its_structure_depends_on_the_number_of_environments() -> None:
     def step(env, s):
         x = on("b")(on("a")(s["x"]))
         return ({"x": on("b")(on("a")(x)) if env.num_envs > 2 else x}, {})
 
     algo = Toy(start=lambda env, key: {"x": jnp.zeros(env.num_envs)}, loop=step)
-    with pytest.raises(WeftError, match="another structure with . environments than with ."):
+    assert_unchanged(algo, replicated(a=2, b=1))
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["inside a fragment", "over two roles"])
+def test_a_loop_whose_length_depends_on_the_number_of_environments_is_refused(shared: bool) -> None:
+    def step(env, s):
+        def tick(x, _):
+            return (on("b")(on("a")(x)) if shared else x + 1), None
+
+        def scan(x):
+            return lax.scan(tick, x, length=8 // env.num_envs)[0]
+
+        return ({"x": scan(s["x"]) if shared else on("b")(on("a", scan)(s["x"]))}, {})
+
+    algo = Toy(start=lambda env, key: {"x": jnp.zeros(env.num_envs)}, loop=step)
+    with pytest.raises(WeftError, match="(crosses .* times|loop of .* steps) .* independent of env.num_envs"):
         projected(algo, replicated(a=2, b=1))
 
 
@@ -397,3 +427,103 @@ def test_the_initial_state_stays_usable_after_a_run() -> None:
     engine, state = LocalEngine(projected(algo, replicated(a=1))), start_of(merging_four())
     assert_same(engine.run(state, 5), engine.run(state, 5))
     assert_same(engine.run(state, 0), state)
+
+
+def test_a_side_effect_outside_fragments_runs_on_a_single_role_and_is_refused_on_several() -> None:
+    printed: list[float] = []
+
+    def loop(s):
+        jax.debug.callback(lambda x: printed.append(float(x)), s["x"].sum())
+        return {"x": on("b")(on("a")(s["x"]))}
+
+    algo = toy(lambda env: {"x": jnp.zeros(env.num_envs)}, loop)
+    for layout in (layout_of(all="*"), replicated(a=1, b=1)):
+        if len(layout.roles) == 1:
+            run(algo, layout, iterations=2)
+            jax.effects_barrier()
+            assert printed == [0.0, 12.0]
+        else:
+            with pytest.raises(WeftError, match="debug_callback` with a side effect .* outside any fragment"):
+                projected(algo, layout)
+
+
+def test_host_code_under_vmap_is_refused() -> None:
+    def double(x):
+        return host_call(lambda token, x: x * 2, jax.ShapeDtypeStruct((), jnp.float32), new_token(1), x, name="a")[1]
+
+    algo = toy(lambda env: {"x": jnp.zeros(env.num_envs)}, lambda s: {"x": jax.vmap(double)(s["x"])})
+    with pytest.raises(WeftError, match="host code 'a' is called under jax.vmap: call it once"):
+        projected(algo, layout_of(all="*"))
+
+
+@pytest.mark.parametrize("counts", [(2, 1), (4, 2), (1, 4), (4, 4)])
+@pytest.mark.parametrize("mean", [True, False])
+def test_gradients_through_roles_of_different_counts_are_those_of_one_replica(mean: bool, counts: Any) -> None:
+    """Edges encode their rows, a server computes the loss; every gradient is merged."""
+
+    def average(x):
+        return jnp.mean(x) if mean else jnp.sum(x) / all_sum(x.size)
+
+    def loop(s):
+        def loss(weights):
+            code = on("edge", lambda w, x: x * w)(weights["edge"], s["x"])
+            return on("server", lambda w, code: average((code * w - 1) ** 2))(weights["server"], code)
+
+        grads = jax.grad(loss)({"edge": s["edge"], "server": s["server"]})
+        edge = on("edge", lambda w, g: jnp.round((w - all_mean(g)) * 4) / 4)(s["edge"], grads["edge"])
+        server = on("server", lambda w, g: jnp.round((w - all_mean(g)) * 4) / 4)(s["server"], grads["server"])
+        return {"x": s["x"], "edge": edge, "server": server}
+
+    start = {"edge": jnp.float32(1), "server": jnp.float32(2)}
+    algo = toy(lambda env: start | {"x": jnp.arange(float(env.num_envs)) / 4}, loop)
+    layout = replicated(edge=counts[0], server=counts[1])
+    if mean and counts in ((4, 2), (1, 4)):
+        with pytest.raises(WeftError, match="scaled by the number of replicas: divide sums by all_sum of their counts"):
+            projected(algo, layout)
+    else:
+        assert_unchanged(algo, layout)
+
+
+def test_states_of_a_table_are_divided_by_share() -> None:
+    """Value iteration over a ring of states: each replica updates its share, with the values of all."""
+    states = 12
+
+    def step(env, s):
+        def backup(values, rewards, number):
+            return rewards + jnp.floor(all_gather(values)[(number + 1) % states] / 2)
+
+        return {**s, "values": on("a", backup)(s["values"], s["rewards"], s["number"])}, {}
+
+    def start(env, key):
+        rows = jnp.arange(float(share(states)))
+        return {"values": 0 * rows, "rewards": rows % 5, "number": jnp.arange(share(states))}
+
+    algo = Toy(start=start, loop=step, num_envs=4)
+    for count in (1, 2, 4):
+        assert_unchanged(algo, replicated(a=count))
+
+
+@pytest.mark.parametrize(
+    ("local", "reason"),
+    [
+        (lambda x: x - x.max(), "`reduce_max` along axis 0"),
+        (lambda x: jnp.argsort(x) * 1.0, "`sort` along axis 0"),
+        (lambda x: x[::-1], "`rev` along axis 0"),
+        (lambda x: jnp.roll(x, 1), "some rows"),
+        (lambda x: x - x.mean(), "a sum over the rows of one replica"),
+        (lambda x: x.at[0].set(0), "some rows"),
+        (lambda x: lax.cond(x.sum() > 4, lambda: x, lambda: -x), "a sum over the rows of one replica"),
+        (lambda x: x + replica()[1], "the number of replicas"),
+        (lambda x: jnp.full_like(x, x.shape[0] ** 3), "a number that is"),
+    ],
+    ids=["max", "ranking", "reversal", "roll", "centring", "indexing", "branch", "count", "size"],
+)
+def test_a_value_that_would_depend_on_the_number_of_replicas_is_refused_with_its_operation(local, reason) -> None:
+    algo = toy(lambda env: {"x": jnp.arange(float(env.num_envs))}, lambda s: {"x": on("a", local)(s["x"])})
+    assert_unchanged(algo, replicated(a=1))
+    with pytest.raises(WeftError, match=reason):
+        projected(algo, replicated(a=2))
+    if not reason.startswith(("the number", "a number")):
+        declared = toy(lambda env: {"x": jnp.arange(float(env.num_envs))}, lambda s: {"x": own(s["x"])})
+        own = on("a", lambda x: local(per_replica(x)))
+        run(declared, replicated(a=2))

@@ -6,11 +6,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from tests.project.random_programs import Call, Random, Scan, programs
 from weft import Layout, Role
+from weft.errors import WeftError
 from weft.graph.graph import check
 from weft.project.project import Projection, project
 from weft.runtime.local import LocalEngine
@@ -52,13 +53,25 @@ def test_registers_without_lag_change_nothing(program: tuple[Random, Layout], ch
     others = [role.name for role in layout.roles if role is not consumer]
     if others:
         roles = [replace(role, take=1) if role is consumer else role for role in layout.roles]
-        layout = Layout(*roles, registers=[(consumer.name, other) for other in others], max_lag=0)
+        layout = Layout(*roles, registers=[(consumer.name, other) for other in others])
+        programs = project(algo, env_of, layout).programs
+        read = [(a, b) for a, b in layout.registers if programs[a].register_writes & programs[b].register_reads]
+        layout = Layout(*roles, registers=read, max_lag=0 if read else None)
     assert_unchanged(algo, layout)
 
 
 @example((LATE, THREE))
 @given(programs())
 def test_a_projected_program_computes_the_same_as_the_plain_one(program: tuple[Random, Layout]) -> None:
+    assert_unchanged(*program)
+
+
+@given(programs(most_replicas=4))
+def test_the_number_of_replicas_changes_nothing(program: tuple[Random, Layout]) -> None:
+    try:
+        project(program[0], env_of, program[1])
+    except WeftError:
+        assume(False)
     assert_unchanged(*program)
 
 

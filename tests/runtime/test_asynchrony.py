@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.toys import assert_same, on, plain, projected, start_of, toy
+from tests.toys import assert_same, on, plain, projected, replicated, start_of, toy
 from weft import Layout, Role, all_mean, all_sum
 from weft.errors import WeftError
 from weft.host import host_call, new_token
@@ -172,12 +172,12 @@ def slow(seconds: Any, work: Any = lambda: None) -> Any:
         }
 
     def loop(s: Any) -> Any:
-        def step(token: Any, names: Any, rows: Any) -> Any:
+        def step(token: Any, names: Any, rows: Any, net: Any) -> Any:
             work()
             time.sleep(seconds(names.tolist()))
             return rows + 1
 
-        token, rows = host_call(step, jax.typeof(s["rows"]), s["token"], s["names"], s["rows"], name="act")
+        token, rows = host_call(step, jax.typeof(s["rows"]), s["token"], s["names"], s["rows"], s["net"], name="act")
         net = on("learn", lambda net, rows: net + rows.sum())(s["net"], rows)
         return {"net": net, "names": s["names"], "rows": rows, "token": token}
 
@@ -301,7 +301,7 @@ def test_batched_calls_compute_the_same_as_single_calls() -> None:
 
 def test_loops_that_lanes_cannot_execute_are_errors() -> None:
     merging = counting(lambda net, rows: rows + all_mean(rows.sum()))
-    with pytest.raises(WeftError, match="all_mean merges values over the 4 replicas of actor, so each lane would wait"):
+    with pytest.raises(WeftError, match="merges values over the 4 replicas of actor, so each lane would wait"):
         projected(merging, lanes(4, 1))
     projected(merging, lanes(4, 4))
 
@@ -323,3 +323,30 @@ def test_the_error_without_a_new_version_names_the_waiting_lane() -> None:
     with pytest.raises(RoleFailed, match=r"has waited 0.3 s for .*learner\[0\]") as error:
         threads.run(start_of(slow(lambda names: 0.0)))
     assert isinstance(error.value.__cause__, Stuck)
+
+
+def test_a_register_that_passes_nothing_is_refused() -> None:
+    layout = Layout(
+        Role("actor", ("act",), replicas=2),
+        Role("learner", ("learn",), take=1),
+        registers=[("learner", "actor")],
+        max_lag=0,
+    )
+    algo = toy(
+        lambda env: {"net": jnp.float32(0), "rows": jnp.zeros(env.num_envs)},
+        lambda s: {"rows": (x := on("act")(s["rows"])), "net": on("learn", lambda n, x: n + x.sum())(s["net"], x)},
+    )
+    with pytest.raises(WeftError, match="actor reads no state that learner produces; leave the register out"):
+        projected(algo, layout)
+
+
+def test_a_counter_of_lanes_and_of_the_learner_is_refused() -> None:
+    def loop(s: Any) -> Any:
+        rows = on("act", lambda net, rows, count: rows + net + count)(s["net"], s["rows"], s["count"])
+        net = on("learn", lambda net, x, count: net + x.mean() / (1 + count))(s["net"], rows, s["count"])
+        return {"net": net, "rows": rows, "count": s["count"] + 1}
+
+    algo = toy(lambda env: {"net": jnp.float32(0), "rows": jnp.zeros(env.num_envs), "count": jnp.int32(0)}, loop)
+    with pytest.raises(WeftError, match=r"state\['count'\] would be advanced by actor and by learner"):
+        projected(algo, lanes(2, 1))
+    projected(algo, replicated(act=2, learn=1))

@@ -92,9 +92,42 @@ def test_replicas_of_a_deterministic_environment_match_the_fused_run(envs: int) 
 
 def test_the_comparison_finds_differences_from_replicas() -> None:
     algo: Algorithm = ALGOS["a2c"](**SMALL)
-    found = check(algo, "gymnax:CartPole-v1", layout="actors:actors=2", iterations=2)
-    assert not found.identical
+    found = check(algo, "gymnax:CartPole-v1", layout="impala:actors=2", against="fused", iterations=2)
+    assert not found.identical and not found.equal
     assert "state.net" in found.table() and "largest difference" in found.table()
+
+
+# Property 1 for several replicas: `make test` checks each algorithm under one layout, `make test-all` under all.
+REPLICATED = ["actors:actors=4", "seed:envs=4", "impala:actors=4,take=4,max_lag=0", "allreduce:workers=2"]
+REPLICATED += ["fused:devices=4", "actors:actors=8"]
+
+
+@pytest.mark.parametrize(
+    ("algo", "layout"),
+    [
+        (algo, layout)
+        for number, algo in enumerate([*COLLECTING, *(n for n, k in ALGOS.items() if issubclass(k, OnPolicy))])
+        for place, layout in enumerate(REPLICATED)
+        if FULL_SIZE or (place - number) % len(REPLICATED) == 0
+    ],
+)
+@pytest.mark.parametrize("kind", ["gymnax", "gym"] if FULL_SIZE else ["gymnax"])
+def test_replicas_compute_what_the_fused_run_computes(algo: str, layout: str, kind: str) -> None:
+    cell = Cell(algo, "fused", kind)
+    found = check(cell.algo, cell.env, layout=layout, iterations=2)
+    assert found.equal, found.table()
+    sums = layout.startswith(("allreduce", "fused"))
+    assert found.identical or sums, found.table()
+
+
+def test_leaves_that_depend_on_declared_values_are_not_compared() -> None:
+    cell = Cell("dqn", "fused")
+    prioritised = dataclasses.replace(cell.algo, prioritised=True)  # type: ignore[call-arg]
+    found = check(prioritised, cell.env, layout="allreduce:workers=2", iterations=1)
+    assert found.equal and not found.identical
+    standards = {leaf.name.split(".")[1]: leaf.standard for leaf in found.leaves}
+    assert standards["learner"] == "nothing" and standards["key"] == "bits"
+    assert "not compared" in found.table()
 
 
 def test_one_differing_leaf_makes_states_different() -> None:

@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 from tests.toys import Toy, env_of, layout_of, on, projected, replicated, toy
-from weft import Layout, Role, all_mean, all_sum, fragment, replica
+from weft import Layout, Role, all_mean, all_sum, fragment, per_replica, replica
 from weft.errors import WeftError
 from weft.metrics import Mean
 from weft.project.program import Compute, walk
@@ -121,7 +121,7 @@ def test_donated_inputs_are_marked_as_donated() -> None:
 def test_a_role_over_devices_is_one_program_with_collectives() -> None:
     @fragment(name="a")
     def step(x):
-        return x + all_sum(jnp.sum(x)) + all_mean(jnp.max(x))
+        return x + all_sum(jnp.sum(x)) + all_mean(per_replica(jnp.max(x)))
 
     algo = toy(lambda env: {"x": jnp.zeros(env.num_envs)}, lambda s: {"x": step(s["x"])})
     compute = only_compute(projected(algo, Layout(Role("a", ("a",), devices=4))))

@@ -12,7 +12,6 @@ from tests.toys import on
 from weft import all_mean, all_sum, replica
 from weft.project.program import Op
 from weft.runtime.interpreter import ReplicaContext, eval_equation, eval_jaxpr, eval_op
-from weft.runtime.keys import fold_keys
 
 X = jnp.arange(4.0)
 
@@ -40,19 +39,11 @@ def test_constants_become_arrays_of_their_dtype() -> None:
     assert isinstance(array, jax.Array) and array.dtype == jnp.int8
 
 
-def test_fold_uses_the_given_replica_index() -> None:
-    key = jax.random.key(1)
-    (folded,) = op("fold", key, jnp.int32(3))
-    assert jnp.array_equal(jax.random.key_data(folded), jax.random.key_data(jax.random.fold_in(key, 3)))
-
-
-def test_every_key_of_an_array_is_folded() -> None:
-    keys = jax.random.split(jax.random.key(0), (2, 3))
-    folded = fold_keys(keys, 5)
-    assert folded.shape == (2, 3)
-    for index in np.ndindex(2, 3):
-        expected = jax.random.fold_in(keys[index], 5)
-        assert jnp.array_equal(jax.random.key_data(folded[index]), jax.random.key_data(expected))
+def test_split_and_join_keep_the_steps_that_are_folded_into_an_axis() -> None:
+    steps = jnp.arange(12).reshape(3, 4)
+    parts = op("split", steps.reshape(-1), axis=0, parts=2, runs=3)
+    assert [part.tolist() for part in parts] == [steps[:, :2].reshape(-1).tolist(), steps[:, 2:].reshape(-1).tolist()]
+    assert op("join", *parts, axis=0, runs=3)[0].tolist() == list(range(12))
 
 
 MARKED = {

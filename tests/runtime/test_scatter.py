@@ -51,17 +51,3 @@ def test_leaves_are_split_along_their_batch_axis_and_copied() -> None:
     np.testing.assert_array_equal(second["state['w']"], state["w"])
     jax.tree.map(lambda array: array.delete(), second)
     np.testing.assert_array_equal(state["w"], jnp.arange(4.0))
-
-
-def test_a_single_key_is_folded_per_replica_only_if_there_are_several() -> None:
-    def draw(s):
-        key, other = jax.random.split(s["key"])
-        return {"x": on("a", lambda k, x: jax.random.uniform(k, x.shape))(other, s["x"]), "key": key}
-
-    algo = toy(lambda env: {"x": jnp.zeros(env.num_envs), "key": jax.random.key(3)}, draw)
-    for count in (1, 2):
-        states = scatter_state(projected(algo, replicated(a=count)), start_of(algo))
-        keys = [jax.random.key_data(states["a", index][0]).tolist() for index in range(count)]
-        key = jax.random.key(3)
-        expected = [key] if count == 1 else [jax.random.fold_in(key, index) for index in range(count)]
-        assert keys == [jax.random.key_data(key).tolist() for key in expected]

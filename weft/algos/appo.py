@@ -5,7 +5,8 @@ advantages and value targets are V-trace's. The clipped ratio is that of the new
 PPO, and it is a step's only weight.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,8 +19,8 @@ from weft.errors import WeftError
 from weft.fragments import all_mean, fragment
 from weft.metrics import Mean
 from weft.nets.actor_critic import Net
-from weft.ops.batches import fold_time, shuffled, swap_time, take_rows
-from weft.ops.losses import average, clipped_squared_error, clipped_surrogate, normalise, squared_error
+from weft.ops.batches import in_groups, shuffled, swap_time, take_items
+from weft.ops.losses import clipped_squared_error, clipped_surrogate, count, normalise, squared_error
 from weft.ops.memory import Past, unroll
 from weft.ops.rollout import Transition, state_values
 from weft.ops.vtrace import vtrace
@@ -28,7 +29,7 @@ from weft.ops.vtrace import vtrace
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Sample:
-    """What the loss needs of each step; leaves [T, B, ...], [rows, ...], or [B, T, ...] for recurrent networks."""
+    """What the loss needs of each step; leaves [T, B, ...] or [rows, ...], for recurrent networks [rows, T, ...]."""
 
     obs: Any
     action: Any
@@ -65,18 +66,25 @@ class APPO(OnPolicy):
     ) -> tuple[Net, optax.OptState, dict[str, Mean]]:
         """PPO's algorithm 1: `epochs` passes over the trajectory in minibatches."""
         samples = self.samples(net, trajectory)
-        # Shuffle single steps; for recurrent networks, whole environments.
-        samples = fold_time(samples) if samples.past is None else swap_time(samples)
-        minibatches = shuffled(key, len(samples.valid), epochs=self.epochs, minibatches=self.minibatches)
+        if samples.past is not None:  # a recurrent network learns from whole sequences: one item per environment
+            samples = jax.tree.map(lambda x: x[None], swap_time(samples))
+        order = shuffled(key, samples.valid.shape, epochs=self.epochs, minibatches=self.minibatches)
+        samples = in_groups(samples, order.shape[1])
+        valid, advantage = jax.vmap(partial(take_items, (samples.valid, samples.advantage)))(order)
+        batch = tuple(range(1, valid.ndim))
+        if self.normalise_advantage:
+            advantage = normalise(advantage, valid, batch)
 
         def minibatch(
-            carry: tuple[Net, optax.OptState], rows: jax.Array
+            carry: tuple[Net, optax.OptState], inputs: tuple[jax.Array, jax.Array, jax.Array]
         ) -> tuple[tuple[Net, optax.OptState], dict[str, Mean]]:
-            net, opt = carry
-            grads, metrics = self.gradient(net, take_rows(samples, rows), remaining)
+            (net, opt), (items, advantage, steps) = carry, inputs
+            sample = replace(take_items(samples, items), advantage=advantage)
+            grads, metrics = self.gradient(net, sample, steps, remaining)
             return self.update(net, opt, all_mean(grads), remaining), metrics
 
-        (net, opt), metrics = lax.scan(minibatch, (net, opt), minibatches)
+        inputs = (order, advantage, count(valid, batch))
+        (net, opt), metrics = lax.scan(minibatch, (net, opt), inputs)
         return net, opt, jax.tree.map(lambda x: x.sum(axis=0), metrics)
 
     def samples(self, net: Net, trajectory: Transition) -> Sample:
@@ -108,11 +116,10 @@ class APPO(OnPolicy):
         )
 
     @fragment
-    def gradient(self, net: Net, sample: Sample, remaining: jax.Array) -> tuple[Net, dict[str, Mean]]:
-        """The gradient of the loss over one minibatch."""
+    def gradient(self, net: Net, sample: Sample, steps: jax.Array, remaining: jax.Array) -> tuple[Net, dict[str, Mean]]:
+        """The gradient of the loss over one minibatch, which has `steps` valid steps over all replicas."""
         clip = self.clip * remaining if self.anneal_clip else self.clip
         valid = sample.valid
-        advantage = normalise(sample.advantage, valid) if self.normalise_advantage else sample.advantage
 
         def loss(net: Net) -> tuple[jax.Array, dict[str, Mean]]:
             inputs, _ = unroll(net, sample.obs, sample.past, time=1)
@@ -123,14 +130,14 @@ class APPO(OnPolicy):
                 value_loss = clipped_squared_error(value, sample.target, value_old=sample.value, clip=clip, valid=valid)
             else:
                 value_loss = squared_error(value, sample.target, valid=valid)
-            policy_loss = clipped_surrogate(ratio, advantage=advantage, clip=clip, valid=valid)  # equation 7
+            policy_loss = clipped_surrogate(ratio, advantage=sample.advantage, clip=clip, valid=valid)  # equation 7
             entropy = Mean.of(policy.entropy(), valid)
-            total = average(policy_loss) + self.value_weight * average(value_loss)
-            total -= self.entropy_weight * average(entropy)  # equation 9
+            # equation 9
+            total = policy_loss.total + self.value_weight * value_loss.total - self.entropy_weight * entropy.total
             metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
             # The k3 estimator of the KL divergence: never negative, with a low variance (Schulman 2020).
             metrics["approx_kl"] = Mean.of(ratio - 1.0 - log_ratio, valid)
             metrics["clip_fraction"] = Mean.of(jnp.abs(ratio - 1.0) > clip, valid)
-            return total, metrics
+            return total / steps, metrics
 
         return jax.grad(loss, has_aux=True)(net)

@@ -15,7 +15,7 @@ from weft.algos.on_policy import OnPolicy
 from weft.fragments import all_mean, fragment
 from weft.metrics import Mean
 from weft.nets.actor_critic import Net
-from weft.ops.losses import Targets, average, normalise, policy_gradient, squared_error
+from weft.ops.losses import Targets, count, normalise, policy_gradient, squared_error
 from weft.ops.memory import unroll
 from weft.ops.rollout import Transition, state_values
 from weft.ops.updates import scale_by_adam_or_rmsprop
@@ -70,7 +70,7 @@ class IMPALA(OnPolicy):
     @fragment
     def gradient(self, net: Net, trajectory: Transition, targets: Targets) -> tuple[Net, dict[str, Mean]]:
         """The gradient of the loss over the valid steps."""
-        valid = targets.valid
+        valid, steps = targets.valid, count(targets.valid)
         advantage = normalise(targets.advantage, valid) if self.normalise_advantage else targets.advantage
 
         def loss(net: Net) -> tuple[jax.Array, dict[str, Mean]]:
@@ -80,9 +80,8 @@ class IMPALA(OnPolicy):
             policy_loss = policy_gradient(policy.log_prob(trajectory.action), advantage=advantage, valid=valid)
             value_loss = squared_error(net.value(inputs), targets.value, valid=valid)
             entropy = Mean.of(policy.entropy(), valid)
-            total = average(policy_loss) + self.value_weight * average(value_loss)
-            total -= self.entropy_weight * average(entropy)
-            return total, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+            total = policy_loss.total + self.value_weight * value_loss.total - self.entropy_weight * entropy.total
+            return total / steps, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
 
         return jax.grad(loss, has_aux=True)(net)
 

@@ -4,7 +4,8 @@ Several epochs of minibatch gradient steps on one rollout. The ratio of new to o
 that the objective does not reward large changes of the policy.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,8 +18,8 @@ from weft.errors import WeftError
 from weft.fragments import all_mean, fragment
 from weft.metrics import Mean
 from weft.nets.actor_critic import Net
-from weft.ops.batches import fold_time, shuffled, swap_time, take_rows
-from weft.ops.losses import average, clipped_squared_error, clipped_surrogate, normalise, squared_error
+from weft.ops.batches import in_groups, shuffled, swap_time, take_items
+from weft.ops.losses import clipped_squared_error, clipped_surrogate, count, normalise, squared_error
 from weft.ops.memory import Past, unroll
 from weft.ops.returns import gae
 from weft.ops.rollout import Transition, state_values
@@ -27,13 +28,15 @@ from weft.ops.rollout import Transition, state_values
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Sample:
-    """What the loss needs of each step; leaves [T, B, ...], [rows, ...], or [B, T, ...] for recurrent networks."""
+    """What the loss needs of each step; leaves [T, B, ...] or [rows, ...], for recurrent networks [rows, T, ...]."""
 
     obs: Any
     action: Any
     log_prob: jax.Array
     value: jax.Array
     advantage: jax.Array
+    target: jax.Array
+    """The target of the value function."""
     valid: jax.Array
     past: Past | None
 
@@ -60,18 +63,25 @@ class PPO(OnPolicy):
     ) -> tuple[Net, optax.OptState, dict[str, Mean]]:
         """Algorithm 1: `epochs` passes over the trajectory in minibatches."""
         samples = self.samples(net, trajectory)
-        # Shuffle single steps; for recurrent networks, whole environments.
-        samples = fold_time(samples) if samples.past is None else swap_time(samples)
-        minibatches = shuffled(key, len(samples.valid), epochs=self.epochs, minibatches=self.minibatches)
+        if samples.past is not None:  # a recurrent network learns from whole sequences: one item per environment
+            samples = jax.tree.map(lambda x: x[None], swap_time(samples))
+        order = shuffled(key, samples.valid.shape, epochs=self.epochs, minibatches=self.minibatches)
+        samples = in_groups(samples, order.shape[1])
+        valid, advantage = jax.vmap(partial(take_items, (samples.valid, samples.advantage)))(order)
+        batch = tuple(range(1, valid.ndim))
+        if self.normalise_advantage:
+            advantage = normalise(advantage, valid, batch)
 
         def minibatch(
-            carry: tuple[Net, optax.OptState], rows: jax.Array
+            carry: tuple[Net, optax.OptState], inputs: tuple[jax.Array, jax.Array, jax.Array]
         ) -> tuple[tuple[Net, optax.OptState], dict[str, Mean]]:
-            net, opt = carry
-            grads, metrics = self.gradient(net, take_rows(samples, rows), remaining)
+            (net, opt), (items, advantage, steps) = carry, inputs
+            sample = replace(take_items(samples, items), advantage=advantage)
+            grads, metrics = self.gradient(net, sample, steps, remaining)
             return self.update(net, opt, all_mean(grads), remaining), metrics
 
-        (net, opt), metrics = lax.scan(minibatch, (net, opt), minibatches)
+        inputs = (order, advantage, count(valid, batch))
+        (net, opt), metrics = lax.scan(minibatch, (net, opt), inputs)
         return net, opt, jax.tree.map(lambda x: x.sum(axis=0), metrics)
 
     def samples(self, net: Net, trajectory: Transition) -> Sample:
@@ -85,17 +95,16 @@ class PPO(OnPolicy):
             log_prob=trajectory.extra.log_prob(trajectory.action),
             value=v_tm1,
             advantage=advantage,
+            target=v_tm1 + advantage,
             valid=trajectory.valid,
             past=trajectory.past,
         )
 
     @fragment
-    def gradient(self, net: Net, sample: Sample, remaining: jax.Array) -> tuple[Net, dict[str, Mean]]:
-        """The gradient of the loss over one minibatch."""
+    def gradient(self, net: Net, sample: Sample, steps: jax.Array, remaining: jax.Array) -> tuple[Net, dict[str, Mean]]:
+        """The gradient of the loss over one minibatch, which has `steps` valid steps over all replicas."""
         clip = self.clip * remaining if self.anneal_clip else self.clip
         valid = sample.valid
-        advantage = normalise(sample.advantage, valid) if self.normalise_advantage else sample.advantage
-        target = sample.value + sample.advantage
 
         def loss(net: Net) -> tuple[jax.Array, dict[str, Mean]]:
             inputs, _ = unroll(net, sample.obs, sample.past, time=1)
@@ -103,17 +112,17 @@ class PPO(OnPolicy):
             log_ratio = policy.log_prob(sample.action) - sample.log_prob
             ratio = jnp.exp(log_ratio)  # equation 6
             if self.clip_value:
-                value_loss = clipped_squared_error(value, target, value_old=sample.value, clip=clip, valid=valid)
+                value_loss = clipped_squared_error(value, sample.target, value_old=sample.value, clip=clip, valid=valid)
             else:
-                value_loss = squared_error(value, target, valid=valid)
-            policy_loss = clipped_surrogate(ratio, advantage=advantage, clip=clip, valid=valid)  # equation 7
+                value_loss = squared_error(value, sample.target, valid=valid)
+            policy_loss = clipped_surrogate(ratio, advantage=sample.advantage, clip=clip, valid=valid)  # equation 7
             entropy = Mean.of(policy.entropy(), valid)
-            total = average(policy_loss) + self.value_weight * average(value_loss)
-            total -= self.entropy_weight * average(entropy)  # equation 9
+            # equation 9
+            total = policy_loss.total + self.value_weight * value_loss.total - self.entropy_weight * entropy.total
             metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
             # The k3 estimator of the KL divergence: never negative, with a low variance (Schulman 2020).
             metrics["approx_kl"] = Mean.of(ratio - 1.0 - log_ratio, valid)
             metrics["clip_fraction"] = Mean.of(jnp.abs(ratio - 1.0) > clip, valid)
-            return total, metrics
+            return total / steps, metrics
 
         return jax.grad(loss, has_aux=True)(net)

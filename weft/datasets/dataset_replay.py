@@ -58,11 +58,12 @@ class HostDatasetReplay:
         length, step = self.spec.length, describe(self.path)[0].step
         steps = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((length, *shape, *leaf.shape), leaf.dtype), step)
         keys, probability = jax.ShapeDtypeStruct(shape, jnp.int32), jax.ShapeDtypeStruct(shape, jnp.float32)
-        result = (steps, keys, probability, jax.ShapeDtypeStruct((), jnp.float32))
-        # An array of the batch's shape tells the host how many items to sample: a replica may get a part of it.
-        arguments = (jax.random.key_data(key), jnp.zeros(shape, bool))
-        token, batch = host_call(partial(_sample, self.path, length), result, state, *arguments, name="replay.sample")
-        return token, Batch(*batch)
+        # A number for each item, so that a replica draws its own part of the batch.
+        numbers = jax.random.bits(key, shape, jnp.uint32)
+        call = partial(_sample, self.path, length)
+        token, batch = host_call(call, (steps, keys, probability), state, numbers, name="replay.sample")
+        size = describe(self.path)[1] - length + 1
+        return token, Batch(*batch, size=jnp.float32(size))
 
     def insert(self, state: Any, row: Any, steps: Any, priority: Any = None) -> NoReturn:
         raise WeftError("a dataset is read-only: steps cannot be inserted")
@@ -91,14 +92,14 @@ def _read_in_rows(path: str, shape: tuple[int, int], token: np.ndarray) -> Any:
     )
 
 
-def _sample(path: str, length: int, token: np.ndarray, seed: np.ndarray, shaped: np.ndarray) -> Any:
-    """Sample one item for each element of `shaped`, with a random key as seed."""
+def _sample(path: str, length: int, token: np.ndarray, numbers: np.ndarray) -> Any:
+    """One item for each random number."""
     del token
     run_objects = objects()
     with run_objects.lock:
         opened = run_objects.get((_OpenDataset, path)) or run_objects.add((_OpenDataset, path), _OpenDataset(path))
     count = len(opened.dataset) - length + 1
-    first = np.random.default_rng(seed.reshape(-1)).integers(count, size=shaped.shape, dtype=np.int32)
-    indices = first + np.arange(length).reshape(-1, *(1 for _ in shaped.shape))
+    first = ((numbers.astype(np.uint64) * np.uint64(count)) >> np.uint64(32)).astype(np.int32)
+    indices = first + np.arange(length).reshape(-1, *(1 for _ in numbers.shape))
     steps = jax.tree.map(lambda leaf: leaf[indices], opened.dataset.steps)
-    return steps, first, np.full(shaped.shape, 1.0 / count, np.float32), np.float32(count)
+    return steps, first, np.full(numbers.shape, 1.0 / count, np.float32)

@@ -36,7 +36,6 @@ from weft.envs.timestep import Env, TimeStep
 from weft.envs.world import World
 from weft.envs.wrappers.wrapper import WrappedEnv, WrappedState, Wrapper
 from weft.errors import WeftError
-from weft.fragments import replica
 from weft.host import host_call, new_token, objects
 
 TIMESTEP_FIELDS = ("reward", "terminated", "truncated", "final_obs", "valid")
@@ -126,18 +125,17 @@ class RecordWrapper(Wrapper):
         envs = len(jax.tree.leaves(obs)[0])
         step = {**Source.from_json(self.source).step, "valid": jax.ShapeDtypeStruct((), bool)}
         steps = jax.tree.map(lambda leaf: jnp.zeros((self.steps, envs, *leaf.shape), leaf.dtype), step)
-        row = replica()[0] * envs + jnp.arange(envs, dtype=jnp.int32)
+        row = jnp.arange(envs, dtype=jnp.int32)
         # Only an evaluation starts from a trained state.
         row = row if trained is None else jnp.full_like(row, NOT_RECORDED)
-        return RecordedSteps(new_token(envs), row, obs, steps, jnp.zeros(envs, jnp.int32)), obs
+        return RecordedSteps(new_token(envs), row, obs, steps, jnp.zeros((), jnp.int32)), obs
 
     def transform_with_action(
         self, state: RecordedSteps, action: Any, timestep: TimeStep
     ) -> tuple[RecordedSteps, TimeStep]:
         fields = {name: getattr(timestep, name) for name in TIMESTEP_FIELDS}
         step = {"obs": state.obs, "action": action, **fields}
-        t = state.count[0]
-        steps = jax.tree.map(lambda leaf, value: leaf.at[t].set(value.astype(leaf.dtype)), state.steps, step)
+        steps = jax.tree.map(lambda leaf, value: leaf.at[state.count].set(value.astype(leaf.dtype)), state.steps, step)
         return replace(state, obs=timestep.obs, steps=steps, count=state.count + 1), timestep
 
     def merge(self, state: RecordedSteps) -> RecordedSteps:
@@ -150,9 +148,9 @@ def _write(wrapper: RecordWrapper, token: np.ndarray, row: np.ndarray, count: np
     """Write the steps of a replica's environments with the run's writer for these rows."""
     if row[0] == NOT_RECORDED:
         return ()
-    if count[0] != wrapper.steps:
+    if count != wrapper.steps:
         raise WeftError(
-            f"env.episodes was called after {count[0]} steps of an iteration's {wrapper.steps}: to record a run, the "
+            f"env.episodes was called after {count} steps of an iteration's {wrapper.steps}: to record a run, the "
             "algorithm must call it once per iteration, after all steps"
         )
     key, run_objects = (wrapper, row.tobytes()), objects()

@@ -25,7 +25,7 @@ import numpy as np
 
 from weft.errors import WeftError, listed, nearest
 from weft.graph.graph import Graph, Node, Value
-from weft.graph.marks import Mark, mark_of, marks_in, placed_role, scan_shape, token_index
+from weft.graph.marks import Mark, mark_of, marks_in, placed_role, refuse_mapped_host_call, scan_shape, token_index
 from weft.graph.trace import Trace
 from weft.layout.layout import Layout
 
@@ -86,6 +86,8 @@ class _GraphBuilder:
             roles = frozenset({owner} if owner else ())
             if mark and mark.kind == "merge" and owner:
                 return self.add_merge(mark, eqn, inputs, owner)
+        if not roles and eqn.effects:
+            return self.add_effect(eqn, inputs)
         if not roles:
             return self.add("glue", eqn.primitive.name, eqn, inputs)
         if len(roles) == 1 and not self.must_open(eqn, roles):
@@ -129,11 +131,21 @@ class _GraphBuilder:
         self.append(Node("fragment", mark.name, tuple(values), outputs, None, role=role, key=self.new_key(mark.name)))
         return dict(zip(indices, outputs, strict=True))
 
+    def add_effect(self, eqn: Any, inputs: Any) -> tuple[Value, ...]:
+        """Add an operation outside any fragment that does more than compute, such as `jax.debug.print`."""
+        if len(self.layout.roles) > 1:
+            raise WeftError(
+                f"a `{eqn.primitive.name}` with a side effect (such as jax.debug.print) is outside any fragment, so it "
+                "belongs to no role: move it into a fragment"
+            )
+        return self.add("glue", eqn.primitive.name, eqn, inputs, role=next(iter(self.layout.roles)).name)
+
     def add_merge(self, mark: Mark, eqn: Any, inputs: Any, owner: str | None) -> tuple[Value, ...]:
         return self.add("merge", mark.name, eqn, inputs, role=owner, key=self.new_key("all_" + mark.name))
 
     def add_host_call(self, mark: Mark, eqn: Any, inputs: Any, owner: str | None) -> tuple[Value, ...]:
         """Add a host call. On a role with `apart` calls have no order: they take no token, and glue counts them."""
+        refuse_mapped_host_call(eqn)
         index = token_index(eqn) if owner and self.layout.role(owner).apart else None
         token, operands = None, inputs
         if index is not None:
@@ -194,6 +206,7 @@ class _GraphBuilder:
         only = frozenset({self.layout.roles[0].name} if len(self.layout.roles) == 1 else ())
         sources = self.sources_of(inputs) or only
         replicated = sorted(role for role in sources if self.layout.role(role).replicas > 1)
+        many = any(role.instances > 1 for role in self.layout.roles)
         if len(replicated) > 1:
             raise WeftError(
                 f"one merge, outside any fragment, over replicas of several roles ({', '.join(replicated)}): merge the "
@@ -204,7 +217,8 @@ class _GraphBuilder:
                 "a merge, outside any fragment, of values that no role computed: move it into the fragment that uses "
                 "the result"
             )
-        merger = next(iter(replicated), None)
+        # A value of a role without replicas is merged there: the roles that receive it may have replicas.
+        merger = next(iter(replicated or (sources if len(sources) == 1 and many else ())), None)
         consumer = self.layout.consumer
         return consumer.name if merger and consumer and self.layout.role(merger).in_lane else merger
 
@@ -305,8 +319,13 @@ def _uncuttable(eqn: Any, roles: frozenset[str]) -> WeftError:
             f"a `{primitive}` holds host code ({', '.join(names)}), but of control flow only `lax.scan` may hold it: "
             "call the host code in every step, and select the result to use with `jnp.where`"
         )
-    span = f"the roles {', '.join(sorted(roles))}" if len(roles) > 1 else f"replicas of {next(iter(roles))}"
+    if len(roles) == 1:
+        return WeftError(
+            f"a `{primitive}` on role {next(iter(roles))} holds a merge over its replicas, but of control flow only "
+            "`lax.scan` may hold one: use a `lax.scan` with a fixed number of steps, and `jnp.where` to keep the "
+            "values of finished steps; or merge before and after it"
+        )
     return WeftError(
-        f"a `{primitive}` spans {span} (it holds {', '.join(names) or 'a merge'}), but only `lax.scan` can be divided: "
-        f"move the `{primitive}` inside a fragment, or run {' and '.join(names) or 'it'} on one role without replicas"
+        f"a `{primitive}` spans the roles {', '.join(sorted(roles))} (it holds {', '.join(names)}), but only "
+        f"`lax.scan` can be divided: move the `{primitive}` inside a fragment, or run {' and '.join(names)} on one role"
     )

@@ -3,6 +3,7 @@
 Fragment names may be dotted: a role that runs `env` also runs `env.episodes`, unless the layout places that name
 itself."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,14 +11,15 @@ from weakref import WeakKeyDictionary
 
 import jax.extend.core as jex
 
-from weft.fragments import FRAGMENT, HOST, MERGE, REPLICA
+from weft.errors import WeftError
+from weft.fragments import FRAGMENT, HOST, MERGE, PER_REPLICA, REPLICA, ROWS
 
 
 class Mark(NamedTuple):
     """The mark of a call.
 
-    The kinds are `fragment` and `host` (with their name), `merge` (with `mean` or `sum`) and `replica` (with `index` or
-    `count`).
+    The kinds are `fragment` and `host` (with their name), `merge` (with `mean`, `sum` or `gather` and an axis),
+    `replica` (with `index` or `count`), `per_replica`, and `rows` (with the primitive that creates rows, see `rows`).
     """
 
     kind: str
@@ -27,7 +29,7 @@ class Mark(NamedTuple):
 def mark_of(eqn: Any) -> Mark | None:
     """The mark of an equation, if it has one."""
     label = eqn.params.get("name", "") if eqn.primitive.name in ("jit", "pjit") else ""
-    for prefix in (FRAGMENT, HOST, MERGE, REPLICA):
+    for prefix in (FRAGMENT, HOST, MERGE, PER_REPLICA, REPLICA, ROWS):
         if label.startswith(prefix):
             return Mark(prefix.removesuffix(":"), label.removeprefix(prefix))
     return None
@@ -40,6 +42,11 @@ def marks_in(eqn: Any) -> frozenset[Mark]:
     return inner | {own} if own else inner
 
 
+def uses_replica_index(eqn: Any) -> bool:
+    """Whether an equation asks for the index of the replica that runs it."""
+    return any(mark == Mark("replica", "index") for mark in marks_in(eqn))
+
+
 def placed_role(name: str, placement: Mapping[str, str]) -> str | None:
     """The role that runs a fragment, by its name or by the longest dotted prefix of it in `placement`."""
     while name:
@@ -49,12 +56,14 @@ def placed_role(name: str, placement: Mapping[str, str]) -> str | None:
     return None
 
 
-def count_calls(jaxpr: Any, name: str) -> int:
+def count_calls(jaxpr: Any, name: str, rows: int | None = None) -> int:
     """How often one evaluation of a jaxpr calls the fragment `name`. Calls in a loop count once per step.
 
-    A call inside a call of the same name does not count: stepping a wrapped environment is one call.
+    A call inside a call of the same name does not count: stepping a wrapped environment is one call. A call under
+    `jax.vmap` counts once for each element of the mapped axes, if it returns an array with one entry for each of `rows`
+    rows. Raises an error if the number of calls is not fixed.
     """
-    return sum(_count_calls(eqn, name) for eqn in jaxpr.eqns)
+    return sum(_count_calls(eqn, name, rows) for eqn in jaxpr.eqns)
 
 
 def count_fragment_calls(eqn: Any, times: int) -> Counter[str]:
@@ -104,6 +113,17 @@ def host_function(eqn: Any) -> Callable[..., Sequence[Any]]:
     return function
 
 
+def refuse_mapped_host_call(eqn: Any) -> None:
+    """Reject a host call under `jax.vmap`: weft calls the function itself, with the arrays that it declares."""
+    calls = eqn.params["jaxpr"].jaxpr.eqns
+    if len(calls) != 1 or calls[0].primitive.name != "io_callback":
+        mark = mark_of(eqn)
+        raise WeftError(
+            f"the host code {mark.name if mark else ''!r} is called under jax.vmap: call it once, with an array that "
+            "holds all rows, outside jax.vmap"
+        )
+
+
 def token_index(eqn: Any) -> int | None:
     """The index of a host call's order token among its operands; None if the first result is not the next token."""
     body = eqn.params["jaxpr"].jaxpr
@@ -120,8 +140,30 @@ def _marks_of_jaxpr(jaxpr: Any) -> frozenset[Mark]:
     return _cache[jaxpr]
 
 
-def _count_calls(eqn: Any, name: str) -> int:
+def _count_calls(eqn: Any, name: str, rows: int | None) -> int:
     if mark_of(eqn) == Mark("fragment", name):
-        return 1
+        return _mapped_calls(eqn, rows)
     times = eqn.params["length"] if eqn.primitive.name == "scan" else 1
-    return times * sum(count_calls(part, name) for part in jex.jaxprs_in_params(eqn.params))
+    counts = [count_calls(part, name, rows) for part in jex.jaxprs_in_params(eqn.params)]
+    if eqn.primitive.name == "while" and any(counts):
+        raise WeftError(
+            f"a `while` loop calls {name}, so the number of its calls in an iteration is not fixed: call it in a "
+            "`lax.scan`, or define the algorithm's property steps_per_iteration"
+        )
+    if eqn.primitive.name == "cond":
+        if len(set(counts)) > 1:
+            raise WeftError(
+                f"the branches of a `cond` call {name} {' or '.join(map(str, sorted(set(counts))))} times: call it "
+                "equally often in each, or define the algorithm's property steps_per_iteration"
+            )
+        return counts[0]
+    return times * sum(counts)
+
+
+def _mapped_calls(eqn: Any, rows: int | None) -> int:
+    """1, or the number of calls that `jax.vmap` made one: a step of the environment returns one reward for each row."""
+    shapes = [var.aval.shape for var in eqn.outvars]
+    if rows is None or (rows,) in shapes:
+        return 1
+    mapped = min((shape for shape in shapes if shape[-1:] == (rows,)), key=len, default=())
+    return math.prod(mapped[:-1])

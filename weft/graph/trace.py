@@ -26,6 +26,8 @@ class Trace:
     """A traced loop. Its outputs are the leaves of the state, then the metrics, stacked over iterations."""
 
     jaxpr: Any
+    all_jaxpr: Any
+    """The jaxpr with the operations whose results are unused."""
     fragments: frozenset[str]
     """The names of all fragments of `step`, including those whose results are unused."""
     state_names: tuple[str, ...]
@@ -46,7 +48,7 @@ class Trace:
     @property
     def steps_per_iteration(self) -> int:
         """The number of environment steps in one iteration, over all environments of this trace."""
-        return self.batch * count_calls(self.jaxpr.jaxpr, "env") // self.length
+        return self.batch * count_calls(self.all_jaxpr.jaxpr, "env", self.batch) // self.length
 
 
 def trace(algo: Algorithm, env: Env, length: int = 1, phase: Phase = "step") -> Trace:
@@ -66,6 +68,7 @@ def trace(algo: Algorithm, env: Env, length: int = 1, phase: Phase = "step") -> 
     metric_paths, metric_tree = tree_flatten_with_path(metrics)
     return Trace(
         jaxpr=_without_unused(jaxpr),
+        all_jaxpr=jaxpr,
         fragments=_fragments(jaxpr) if phase == "step" else trace(algo, env).fragments,
         state_names=tuple("state" + keystr(path) for path, _ in state_paths),
         state_avals=tuple(leaf for _, leaf in state_paths),

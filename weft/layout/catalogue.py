@@ -6,6 +6,7 @@ from typing import Any
 
 from weft.errors import WeftError, unknown
 from weft.layout.layout import Layout, Role
+from weft.modules import import_attribute
 
 
 def fused(*, devices: int = 1) -> Layout:
@@ -99,12 +100,14 @@ LAYOUTS: dict[str, Callable[..., Layout]] = {
 
 
 def parse(text: str) -> Layout:
-    """The layout that `NAME` or `NAME:option=value,...` names.
+    """The layout that `NAME`, `NAME:option=value,...` or `module:attribute` names.
 
     >>> print(parse("actors:actors=2"))
     actor x2 {env, act} | learner {learn, *}
     """
     name, _, options = text.partition(":")
+    if name not in LAYOUTS and options and "=" not in options:
+        return _own_layout(text)
     if name not in LAYOUTS:
         raise unknown("layout", name, LAYOUTS)
     known = inspect.signature(LAYOUTS[name]).parameters
@@ -117,6 +120,17 @@ def parse(text: str) -> Layout:
         if values[key] is None:
             raise WeftError(f"layout {name}: {option!r} is not valid: write {key}={_expected(known[key].annotation)}")
     layout = LAYOUTS[name](**values)
+    return Layout(*layout.roles, name=text, registers=layout.registers, max_lag=layout.max_lag)
+
+
+def _own_layout(text: str) -> Layout:
+    """The layout, or the function without arguments that returns one, named `module:attribute`."""
+    found = import_attribute(text, "your own layout")
+    layout = found() if callable(found) and not inspect.signature(found).parameters else found
+    if not isinstance(layout, Layout):
+        raise WeftError(
+            f"{text} is {type(layout).__name__}: name a weft.Layout, or a function without arguments that returns one"
+        )
     return Layout(*layout.roles, name=text, registers=layout.registers, max_lag=layout.max_lag)
 
 

@@ -121,6 +121,22 @@ class Layout:
         """The number of lanes; 0 in a synchronous layout."""
         return 0 if self.consumer is None else self.consumer.lanes_per_replica * self.consumer.replicas
 
+    @property
+    def whole_divisor(self) -> int:
+        """The number of batches into which the environments are divided; an iteration of the consumer learns from one.
+
+        1 in a synchronous layout, and in one whose consumer takes all lanes.
+        """
+        consumer = self.consumer
+        return 1 if consumer is None or consumer.take is None else consumer.lanes_per_replica // consumer.take
+
+    def replicas_wait(self, role: Role) -> bool:
+        """Whether the replicas of a role wait for each other, so that a merge covers all of them.
+
+        Lanes of which the consumer takes only some do not.
+        """
+        return not role.in_lane or self.whole_divisor == 1
+
     def role(self, name: str) -> Role:
         return next(role for role in self.roles if role.name == name)
 
@@ -181,6 +197,12 @@ def _validate_asynchrony(layout: Layout) -> None:
             "the layout has registers or max_lag, but no role with take: give take to the role that consumes the work "
             "of the others, as in Role(..., take=1), or leave registers and max_lag out"
         )
+    if layout.max_lag is not None and not layout.registers:
+        raise WeftError(
+            f"max_lag={layout.max_lag} bounds how old the values read from registers may be, but the layout has no "
+            f"registers: add registers=[({consumers[0]!r}, reader)], where the reader is the role that uses the state "
+            f"of {consumers[0]}, or leave max_lag out"
+        )
     if free and not consumers:
         raise WeftError(
             f"role {free[0]!r} has free=True, but no role has take: give take to another role, as in "
@@ -204,6 +226,14 @@ def _validate_consumer(layout: Layout, consumer: Role) -> None:
         raise WeftError(
             f"role {consumer.name!r} has take={consumer.take}, but the layout has no other role whose work it could "
             "consume: add one, or leave take out"
+        )
+    many = next((role for role in others if role.replicas > 1), None)
+    if lanes == 1 and many is not None:
+        single = next(role for role in others if role.replicas == 1)
+        raise WeftError(
+            f"{single.name} has one replica, so all {many.replicas} replicas of {many.name} would be a single lane "
+            f"that {consumer.name} waits for: give {single.name} replicas={many.replicas}, make it part of another "
+            f"role, or leave take out of {consumer.name}"
         )
     for role in others:
         if role.replicas % lanes:

@@ -1,5 +1,6 @@
 """From trajectories to minibatches, and the shapes and weights of batches from a replay table."""
 
+import math
 from typing import TypeVar
 
 import jax
@@ -11,31 +12,47 @@ from weft.errors import WeftError
 T = TypeVar("T")
 
 
-def fold_time(tree: T) -> T:
-    """Leaves [T, B, ...] as rows [T * B, ...]."""
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree)
-
-
 def swap_time(tree: T) -> T:
     """Leaves [T, B, ...] as one row per environment, [B, T, ...]."""
     return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), tree)
 
 
-def take_rows(tree: T, rows: Int[Array, " n"]) -> T:
-    """The given rows of every leaf."""
-    return jax.tree.map(lambda x: x[rows], tree)
+def shuffled(
+    key: jax.Array, shape: tuple[int, ...], *, epochs: int, minibatches: int
+) -> Int[Array, "updates groups size"]:
+    """The items of every minibatch of every epoch, for items [T, B, ...] of T steps and B environments.
 
-
-def shuffled(key: jax.Array, rows: int, *, epochs: int, minibatches: int) -> Int[Array, "updates size"]:
-    """Row indices of every minibatch of every epoch; each epoch is a permutation of all rows."""
-    if rows % minibatches:
+    The environments are divided into the smallest groups whose items divide evenly into the minibatches: often a group
+    is one environment. Each epoch is a permutation of the items of every group, so every minibatch has the same number
+    of items of each group. Replicas with whole groups therefore have equal parts of the same minibatches.
+    """
+    steps, rows, *_ = shape
+    group = minibatches // math.gcd(steps, minibatches)
+    if rows % group:
         raise WeftError(
-            f"{rows} rows (horizon x environments; with a memory environments alone) cannot be divided into "
-            f"{minibatches} equal minibatches: change minibatches, horizon or num_envs so that it divides"
+            f"the {rows} environments of a replica, with {steps} items each, cannot be divided into {minibatches} "
+            f"equal minibatches: change minibatches, horizon or num_envs so that each replica has a multiple of "
+            f"{group} environments"
         )
-    # One batched sort for all epochs: separate sorts would run one after the other.
-    orders = jax.vmap(lambda key: jax.random.permutation(key, rows))(jax.random.split(key, epochs))
-    return orders.reshape(epochs * minibatches, rows // minibatches)
+    groups, items = rows // group, group * steps
+    orders = jnp.argsort(jax.random.bits(key, (epochs, groups, items)), axis=-1)
+    orders = orders.reshape(epochs, groups, minibatches, items // minibatches)
+    return jnp.swapaxes(orders, 1, 2).reshape(epochs * minibatches, groups, items // minibatches)
+
+
+def in_groups(tree: T, groups: int) -> T:
+    """Leaves [T, B, ...] as the items of each group of environments, [groups, items, ...]."""
+
+    def divide(x: jax.Array) -> jax.Array:
+        by_group = jnp.swapaxes(x.reshape(x.shape[0], groups, -1, *x.shape[2:]), 0, 1)
+        return by_group.reshape(groups, -1, *x.shape[2:])
+
+    return jax.tree.map(divide, tree)
+
+
+def take_items(tree: T, order: Int[Array, "groups size"]) -> T:
+    """The given items of each group, of leaves [groups, items, ...], as rows [groups * size, ...]."""
+    return jax.tree.map(lambda x: jax.vmap(lambda x, i: x[i])(x, order).reshape(-1, *x.shape[2:]), tree)
 
 
 def batch_shape(batch_size: int, *, num_envs: int, total_envs: int) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from weft.fragments import all_sum
 from weft.metrics import Mean
 
 
@@ -63,15 +64,29 @@ def clipped_squared_error(
     return Mean.of(0.5 * jnp.maximum(jnp.square(value - target), jnp.square(clipped - target)), valid)
 
 
-def normalise(x: Float[Array, "*batch"], valid: Bool[Array, "*batch"]) -> Float[Array, "*batch"]:
-    """`x` shifted and scaled to zero mean and unit standard deviation over the valid rows."""
-    centred = x - average(Mean.of(x, valid))
-    return centred / (jnp.sqrt(average(Mean.of(jnp.square(centred), valid))) + 1e-8)
+def count(valid: Bool[Array, "*batch"], axis: int | tuple[int, ...] | None = None) -> Float[Array, "*rest"]:
+    """The number of valid steps over all replicas, at least 1."""
+    return jnp.maximum(all_sum(jnp.sum(valid, axis, jnp.float32)), 1.0)
+
+
+def normalise(
+    x: Float[Array, "*batch"], valid: Bool[Array, "*batch"], axis: int | tuple[int, ...] | None = None
+) -> Float[Array, "*batch"]:
+    """`x` shifted and scaled to zero mean and unit standard deviation over the valid steps of all replicas."""
+    mask = valid.astype(x.dtype)
+    total, number = all_sum((jnp.sum(x * mask, axis, keepdims=True), jnp.sum(mask, axis, keepdims=True)))
+    number = jnp.maximum(number, 1.0)
+    centred = x - total / number
+    variance = all_sum(jnp.sum(jnp.square(centred) * mask, axis, keepdims=True)) / number
+    return centred / (jnp.sqrt(variance) + 1e-8)
 
 
 def average(mean: Mean) -> Float[Array, ""]:
-    """The mean as a scalar; 0 if nothing was counted."""
-    return mean.total / jnp.maximum(mean.count, 1.0)
+    """The mean over the rows of all replicas, as the part of it that this replica's rows add; 0 if none was counted.
+
+    Its gradients are parts of the gradient in the same way, and `all_mean` adds them up.
+    """
+    return mean.total / jnp.maximum(all_sum(mean.count), 1.0)
 
 
 def means(metrics: dict[str, jax.Array], valid: Bool[Array, "*batch"]) -> dict[str, Mean]:

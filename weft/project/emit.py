@@ -11,16 +11,18 @@ from dataclasses import dataclass, field
 import jax
 
 from weft.graph.graph import Graph, Node, Value, walk
-from weft.graph.marks import host_function
+from weft.graph.marks import host_function, uses_replica_index
 from weft.layout.layout import Role
 from weft.project.demand import Demand
-from weft.project.links import Link, is_key
+from weft.project.links import Link
 from weft.project.program import HostCall, Loop, Merge, Op
 
 ValueKey = tuple[str, int]
 """The key of a node and the index of one of its outputs. It names the same value in traces of all sizes."""
 FindLink = Callable[[ValueKey, str, str], Link]
 """The link of a value from one role to another."""
+FindOperations = Callable[[str, Node], tuple[str, ...]]
+"""What a merge of a role does with each of its values. Empty if the role's replicas do not wait for each other."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,10 +65,12 @@ class Draft:
     replica_index: Value
 
 
-def draft_program(role: Role, graph: Graph, demand: Demand, find_link: FindLink) -> Draft:
+def draft_program(
+    role: Role, graph: Graph, demand: Demand, find_link: FindLink, find_operations: FindOperations
+) -> Draft:
     """One role's part of a whole graph."""
     replica_index = Value(jax.typeof(jax.numpy.int32(0)), "replica")
-    scope = _Scope(role, demand, find_link, replica_index)
+    scope = _Scope(role, demand, find_link, find_operations, replica_index)
     scope.emit(graph)
     own_outputs = {
         index: output
@@ -85,6 +89,7 @@ class _Scope:
     role: Role
     demand: Demand
     find_link: FindLink
+    find_operations: FindOperations
     replica_index: Value
     aliases: dict[Value, Value] = field(default_factory=dict)
     """By value of the graph: the slot that holds it, where that is another value."""
@@ -103,9 +108,10 @@ class _Scope:
             self.emit_crossings(node)
 
     def emit_own(self, node: Node) -> None:
-        if node.kind == "merge" and self.role.replicas > 1:
+        operations = self.find_operations(self.role.name, node) if node.kind == "merge" else ()
+        if operations and self.role.replicas > 1:
             inputs = self.resolve(node.inputs, as_arrays=True)
-            self.steps.append(Merge(f"{self.role.name}:{node.key}", node.name, inputs, node.outputs))
+            self.steps.append(Merge(f"{self.role.name}:{node.key}", operations, inputs, node.outputs))
         elif node.kind == "host":
             inputs = self.resolve(node.inputs, as_arrays=True)
             self.steps.append(HostCall(node.name, host_function(node.eqn), inputs, node.outputs))
@@ -115,7 +121,12 @@ class _Scope:
             self.emit_equation(node)
 
     def emit_equation(self, node: Node) -> None:
-        self.steps.append(Op("equation", self.resolve(node.inputs), node.outputs, {"eqn": node.eqn}))
+        inputs = self.resolve(node.inputs)
+        if self.role.instances > 1 and uses_replica_index(node.eqn):
+            op = Op("equation of a replica", (self.replica_index, *inputs), node.outputs, {"eqn": node.eqn})
+        else:
+            op = Op("equation", inputs, node.outputs, {"eqn": node.eqn})
+        self.steps.append(op)
 
     def emit_crossings(self, node: Node) -> None:
         """Send the node's results that other roles need, or defer receiving those that this role needs."""
@@ -132,21 +143,21 @@ class _Scope:
         slots = (value,) * (link.fan if link.kind == "broadcast" else 1)
         if link.kind == "scatter":
             slots = _shares(value, link)
-            self.steps.append(Op("split", (value,), slots, {"axis": link.axis, "parts": link.fan}))
+            self.steps.append(Op("split", (value,), slots, {"axis": link.axis, "parts": link.fan, "runs": link.runs}))
         self.steps.append(Outgoing(key, dest, slots))
 
     def receive(self, value: Value, key: ValueKey, source: str) -> None:
         link = self.find_link(key, source, self.role.name)
         if link.kind == "gather":
             slots = _shares(value, link)
-            self.steps += [Incoming(key, source, slots), Op("join", slots, (value,), {"axis": link.axis})]
+            self.steps += [
+                Incoming(key, source, slots),
+                Op("join", slots, (value,), {"axis": link.axis, "runs": link.runs}),
+            ]
         elif link.kind == "merge":
             slots = tuple(_slot(value, f"{value.name} ({index} of {link.fan})") for index in range(link.fan))
             merge = Op("merge", slots, (value,), {"operation": link.operation})
             self.steps += [Incoming(key, source, slots), merge]
-        elif link.kind == "broadcast" and is_key(value.aval):
-            raw = _slot(value, value.name)
-            self.steps += [Incoming(key, source, (raw,)), Op("fold", (raw, self.replica_index), (value,))]
         else:
             ignored = (None,) * (link.fan - 1 if link.kind == "first" else 0)
             self.steps.append(Incoming(key, source, (value, *ignored)))
@@ -157,7 +168,7 @@ class _Scope:
         produced = [i for i, output in enumerate(node.outputs) if role in self.demand.producers.get(output, ())]
         if not produced and not demand.needed[role] and not any(inner.role == role for inner, _ in walk(body)):
             return
-        scope = _Scope(self.role, demand, self.find_link, self.replica_index)
+        scope = _Scope(self.role, demand, self.find_link, self.find_operations, self.replica_index)
         index = Value(jax.typeof(jax.numpy.int32(0)), "step")
         starts, carry_slots = self.enter_loop(node, body, scope, index)
         scope.emit(body)

@@ -1,8 +1,7 @@
 """Links: how a value gets from the replicas of one role to those of another.
 
-The link is derived from the value's shapes and is never declared. The loop is traced for each role at that role's share
-of the batch, so a value that crosses has one shape in the sender's trace and one in the receiver's. The axis in which
-the two shapes differ is the value's batch axis, along which the value is gathered or scattered.
+The link is derived from the value's sharding on the sender (see `weft.sharding`) and is never declared: a sharded value
+is gathered or scattered along its axis, a replicated one is broadcast, and the parts of a sum are added up.
 """
 
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 
 from weft.errors import WeftError
 from weft.layout.layout import Role
+from weft.sharding.sharding import Sharding
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,9 @@ class Link:
     fan: int = 1
     """The number of replicas on the larger side for each replica on the smaller side."""
     axis: int | None = None
-    """The batch axis along which the value is scattered or gathered."""
+    """The axis along which the value is scattered or gathered."""
+    runs: int = 1
+    """The number of steps that are folded into this axis: every replica has rows of each."""
     operation: str = ""
     """For a merge: `mean` or `sum`."""
 
@@ -43,22 +45,17 @@ class Edge:
     kind: Literal["stream", "register"] = "stream"
 
 
-def link(
-    name: str,
-    source: Role,
-    dest: Role,
-    avals: tuple[Any, Any],
-    *,
-    batch: int,
-    varying: bool,
-    merge: str = "",
-) -> Link:
-    """The link for a value that has the shapes `avals` at the source and at the destination.
+def link(name: str, source: Role, dest: Role, sharding: Sharding, merge: str = "") -> Link:
+    """The link for a value with a sharding at the source.
 
-    `batch` is the total number of environments. `varying` tells whether the source's replicas may hold different
-    values. `merge` is the operation by which the destination merges these values, if it does.
+    `merge` is the operation by which the destination merges values that the author declared each replica's own.
     """
     sent, received = source.batch_divisor, dest.batch_divisor
+    if sharding.is_unknown:
+        raise WeftError(
+            f"{name} goes from {source.name} to {dest.name}, which divide the environments by {sent} and {received}, "
+            f"but it {sharding.reason}"
+        )
     if sent == received:
         return Link("pair")
     if max(sent, received) % min(sent, received):
@@ -67,40 +64,35 @@ def link(
             f"{received}: choose their replicas so that one of the two numbers divides the other"
         )
     fan = max(sent, received) // min(sent, received)
-    axis = batch_axis(name, avals, (batch // sent, batch // received))
+    if sharding.kind == "sharded":
+        return Link("scatter" if sent < received else "gather", fan, sharding.axis, max(1, sharding.folded))
     if sent < received:
-        return Link("broadcast" if axis is None else "scatter", fan, axis)
-    if axis is None and merge:
-        return Link("merge", fan, operation=merge)
-    if axis is None and varying:
-        raise WeftError(
-            f"{name} may have a different value on each of the {sent} replicas of {source.name}, {dest.name} needs a "
-            "single one, and it has no batch axis to gather along: merge it with all_mean or all_sum where it is made"
-        )
-    return Link("first" if axis is None else "gather", fan, axis)
+        return Link("broadcast", fan)
+    if sharding.kind == "partial":
+        return Link("merge", fan, operation="mean" if sharding.power else "sum")
+    return Link("merge", fan, operation=merge) if sharding.kind == "own" and merge else Link("first", fan)
 
 
-def batch_axis(name: str, avals: tuple[Any, Any], sizes: tuple[int, int]) -> int | None:
-    """The axis in which the shapes of a value in two traces differ. Its size must be the number of environments."""
-    shapes = avals[0].shape, avals[1].shape
+def batch_axis(name: str, shapes: tuple[Any, Any], sizes: tuple[int, int]) -> int | None:
+    """The axis in which the shapes of a value in two traces differ: it is divided like the environments."""
     if len(shapes[0]) != len(shapes[1]):
         raise WeftError(
-            f"{name} has {len(shapes[0])} axes with {sizes[0]} environments and {len(shapes[1])} with {sizes[1]}: "
-            "give it the same number of axes for any number of environments"
+            f"{name} has {len(shapes[0])} axes with {sizes[0]} environments and {len(shapes[1])} with {sizes[1]}, the "
+            "share of one replica: give it the same number of axes for any number of environments"
         )
     differing = [axis for axis, pair in enumerate(zip(*shapes, strict=True)) if pair[0] != pair[1]]
     if not differing:
         return None
     if len(differing) > 1:
         raise WeftError(
-            f"{name} changes in several axes with the number of environments ({shapes[0]}, {shapes[1]}): "
-            "keep one batch axis"
+            f"{name} has the shape {list(shapes[0])} with {sizes[0]} environments and {list(shapes[1])} with "
+            f"{sizes[1]}, the share of one replica: keep one axis that grows with env.num_envs"
         )
     axis = differing[0]
-    if (shapes[0][axis], shapes[1][axis]) != sizes:
+    if shapes[0][axis] * sizes[1] != shapes[1][axis] * sizes[0]:
         raise WeftError(
-            f"axis {axis} of {name} has {shapes[0][axis]} entries for {sizes[0]} environments: another axis is folded "
-            "into it, so the shares cannot be gathered in order; fold it in the fragment that uses the value"
+            f"axis {axis} of {name} has {shapes[0][axis]} entries with {sizes[0]} environments and {shapes[1][axis]} "
+            f"with {sizes[1]}, the share of one replica: make its size proportional to env.num_envs"
         )
     return axis
 

@@ -141,7 +141,8 @@ def _program(steps: tuple[Step, ...], *, top: bool = True) -> Iterator[Any]:
             case Recv():
                 yield f"receive {_values(step)} from {step.source}"
             case Merge():
-                yield f"all_{step.operation} of {_count(len(step.inputs), 'value')} over replicas"
+                names = " and ".join(sorted({f"all_{operation.split()[0]}" for operation in step.operations}))
+                yield f"{names} of {_count(len(step.inputs), 'value')} over replicas"
             case HostCall():
                 yield f"call host code {step.name}"
             case Loop():
@@ -152,7 +153,7 @@ def _program(steps: tuple[Step, ...], *, top: bool = True) -> Iterator[Any]:
 def _fragments_of(segment: Compute) -> str:
     calls: Counter[str] = Counter()
     for op in segment.ops:
-        if op.kind == "equation":
+        if op.kind.startswith("equation"):
             calls += count_fragment_calls(op.params["eqn"], 1)
     names = [name if times == 1 else f"{name} x{times}" for name, times in calls.items()]
     return ", ".join(names) or "glue"

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weft.graph.graph import Value
-from weft.graph.marks import marks_in
 
 Payloads = tuple[tuple[Value | None, ...], ...]
 """The slots of a message, for each replica at the other end. A received value without a slot (None) is ignored."""
@@ -56,10 +55,11 @@ class Recv:
 
 @dataclass(frozen=True, eq=False)
 class Merge:
-    """Replace values by their mean or sum over the replicas of this role."""
+    """Combine each value with those of the other replicas of this role."""
 
     message: str
-    operation: str
+    operations: tuple[str, ...]
+    """By value: `sum`, `mean`, `first` (the values are equal) or `gather AXIS`."""
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
 
@@ -124,13 +124,6 @@ class Program:
     def multi_segment(self) -> bool:
         """Whether the program consists of more than one compiled segment."""
         return self.communicates or any(isinstance(step, HostCall) for step, _ in walk(self.steps))
-
-    @property
-    def depends_on_replica_index(self) -> bool:
-        """Whether some equation calls `replica()`."""
-        segments = [step for step, _ in walk(self.steps) if isinstance(step, Compute)]
-        ops = [op for segment in segments for op in segment.ops if op.kind == "equation"]
-        return any(mark.kind == "replica" for op in ops for mark in marks_in(op.params["eqn"]))
 
 
 def walk(steps: tuple[Step, ...], times: int = 1) -> Iterator[tuple[Step, int]]:

@@ -5,7 +5,8 @@
 1. trace the loop at the full number of environments, and split `apart` roles into subroles (`subroles`);
 2. for every batch size that a role needs: trace the loop, build its graph with the layout's roles on the nodes, and
    find out which role needs which value (`views`, `demand`, `worker_state`, `registers`);
-3. find the batch axis of every leaf of the state, and the values that differ between replicas (`links`, `varying`);
+3. find the batch axis of every leaf of the state, and how the values of a role's replicas make up those of the whole
+   (`links`, `division`, `weft.sharding`);
 4. derive the link of every value that crosses (`crossings`), and draft each role's part of the loop (`emit`);
 5. group values into messages and operations into compiled segments (`assemble`), and add what passes through registers
    (`asynchrony`).
@@ -14,24 +15,27 @@ Each pass refuses what it cannot handle, so a layout that cannot work is refused
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from weft.algorithm import Algorithm, Phase
 from weft.envs.timestep import Env
 from weft.errors import WeftError
+from weft.fragments import tracing_shares
 from weft.graph.build import build_graph
-from weft.graph.graph import Graph, Value
+from weft.graph.graph import Value
+from weft.graph.resize import resized, same_operations
+from weft.graph.rows import number_rows
 from weft.graph.trace import Trace, trace
 from weft.layout.layout import Layout
 from weft.project.assemble import assemble
-from weft.project.asynchrony import check_lanes, register_edges, with_registers
+from weft.project.asynchrony import check_lanes, refuse_unread_registers, register_edges, with_registers
 from weft.project.crossings import Crossings
-from weft.project.demand import Demand
+from weft.project.division import Division
 from weft.project.emit import draft_program
-from weft.project.links import Edge, batch_axis, is_key
+from weft.project.links import Edge, batch_axis
 from weft.project.program import Program
 from weft.project.subroles import split_subroles
-from weft.project.varying import Variation
 from weft.project.views import View, check_agreement, make_view
 
 
@@ -50,6 +54,13 @@ class Projection:
     """For every output (leaves of the state, then metrics): the role that holds it at the end of an iteration."""
     batch_axes: dict[str, tuple[int | None, ...]]
     """By role: the batch axis of each leaf of the state; None where it has none."""
+    merges: dict[str, dict[int, tuple[str, ...]]] = field(default_factory=dict)
+    """By role: what its merges do with each value, by the identity of the merge's equation."""
+
+    causes: dict[str, frozenset[str]] = field(default_factory=dict)
+    """By leaf and metric: why it need not equal that of one replica bit for bit (see `weft.sharding`)."""
+    terms: int = 1
+    """The largest number of terms in a sum that replicas compute in parts."""
 
     @property
     def multi_segment(self) -> bool:
@@ -66,27 +77,68 @@ def project(
     full = trace(algo, env_of(total), length, phase)
     layout = split_subroles(build_graph(full, layout), layout, full.fragments)
 
-    divisors = {role.batch_divisor for role in layout.roles}
-    traces = {n: full if n == 1 else trace(algo, env_of(total // n), length, phase) for n in divisors}
-    views = _make_views(layout, full, traces)
+    traces = {1: full}
+    for divisor in {layout.whole_divisor, *(role.batch_divisor for role in layout.roles)} - {1}:
+        traces[divisor] = _trace_share(algo, env_of, layout, full, divisor, phase)
+    by_divisor = _make_views(layout, full, traces)
+    views = {role.name: by_divisor[role.batch_divisor] for role in layout.roles}
     check_agreement(views)
-    for view in views.values():
-        _refuse_divided_draws(layout, view.graph, view.demand)
 
     batch_axes = {role.name: _state_axes(full, views[role.name].trace) for role in layout.roles}
-    variation = Variation(layout, views, batch_axes)
-    variation.refuse_diverging_state()
+    division = Division(layout, views, _wholes(layout, by_divisor), batch_axes)
+    division.refuse_merges()
+    division.refuse_differences()
+    if layout.whole_divisor > 1:
+        # Lanes iterate at their own pace, so the state of none may depend on the rows of another.
+        Division(layout, views, dict.fromkeys(views, by_divisor[1]), batch_axes, among_lanes=True).refuse_differences()
 
-    crossings = Crossings(layout, views, variation, total)
+    crossings = Crossings(layout, views, division)
     drafts = [
-        draft_program(role, views[role.name].graph, views[role.name].demand, crossings.link) for role in layout.roles
+        draft_program(role, views[role.name].graph, views[role.name].demand, crossings.link, division.operations)
+        for role in layout.roles
     ]
 
     programs = with_registers(views, assemble(drafts))
     if layout.consumer is not None:
-        check_lanes(layout, layout.consumer, programs, full.state_names, batch_axes)
+        view = views[layout.consumer.name]
+        check_lanes(layout, layout.consumer, view, programs, full.state_names, batch_axes)
+        if phase == "step" and layout.max_lag is not None:
+            refuse_unread_registers(layout, programs)
     edges = (*crossings.edges(length), *register_edges(layout, views, programs))
-    return Projection(layout, full, views, programs, edges, _homes(next(iter(views.values()))), batch_axes)
+    homes = _homes(next(iter(views.values())))
+    merges, causes = division.merge_operations(), division.causes()
+    return Projection(
+        layout, full, views, programs, edges, homes, batch_axes, merges, causes=causes, terms=division.terms
+    )
+
+
+def _trace_share(
+    algo: Algorithm, env_of: Callable[[int], Env], layout: Layout, full: Trace, divisor: int, phase: Phase
+) -> Trace:
+    """The loop at a share of the environments, with the random numbers and the row numbers of its own rows."""
+    rows = full.batch // divisor
+    with tracing_shares(max(1, divisor // layout.whole_divisor)):
+        share = trace(algo, env_of(rows), full.length, phase)
+        if not same_operations(full.jaxpr.jaxpr, share.jaxpr.jaxpr):
+            share = replace(share, jaxpr=_resized(lambda count: trace(algo, env_of(count), full.length, phase), share))
+    return replace(share, jaxpr=number_rows(full.jaxpr, share.jaxpr))
+
+
+def _resized(trace_rows: Callable[[int], Trace], share: Trace) -> Any:
+    """The jaxpr of a share with the equations of a larger one (see `weft.graph.resize`), where that can be traced."""
+    try:
+        double, quadruple = trace_rows(2 * share.batch), trace_rows(4 * share.batch)
+    except Exception:  # the author's code may demand any number of rows
+        return share.jaxpr
+    return resized(double.jaxpr, quadruple.jaxpr, share.jaxpr)
+
+
+def _wholes(layout: Layout, by_divisor: dict[int, View]) -> dict[str, View]:
+    """By role: the loop whose environments the replicas of the role divide. A free role has all of them."""
+    return {
+        role.name: by_divisor[1 if role.free else min(role.batch_divisor, layout.whole_divisor)]
+        for role in layout.roles
+    }
 
 
 def _check_divisibility(layout: Layout, total: int) -> None:
@@ -102,33 +154,17 @@ def _check_divisibility(layout: Layout, total: int) -> None:
         )
 
 
-def _make_views(layout: Layout, full: Trace, traces: dict[int, Trace]) -> dict[str, View]:
-    """By role: the view at its batch size."""
+def _make_views(layout: Layout, full: Trace, traces: dict[int, Trace]) -> dict[int, View]:
+    """By divisor of the batch: the view at that size."""
     graph, smallest = build_graph(full, layout), traces[max(traces)].state_avals
     batched = {leaf for leaf, aval in enumerate(full.state_avals) if aval.shape != smallest[leaf].shape}
-    by_divisor = {divisor: make_view(traced, layout, graph, batched) for divisor, traced in traces.items()}
-    return {role.name: by_divisor[role.batch_divisor] for role in layout.roles}
-
-
-def _refuse_divided_draws(layout: Layout, graph: Graph, demand: Demand) -> None:
-    """Reject random draws in glue that roles with different replica counts would repeat with different keys."""
-    for node in graph.nodes:
-        if node.body is not None:
-            _refuse_divided_draws(layout, node.body, demand.bodies[node])
-        elif node.role is None and any(is_key(value.aval) for value in node.inputs):
-            for value in node.outputs:
-                roles = [role for role in layout.roles if value in demand.needed[role.name]]
-                if not is_key(value.aval) and len({role.instances for role in roles}) > 1:
-                    raise WeftError(
-                        f"{value.name} draws from a random key outside any fragment, and "
-                        f"{' and '.join(map(str, roles))} need the result: their replicas would draw different "
-                        "numbers; draw them inside a fragment"
-                    )
+    return {divisor: make_view(traced, layout, graph, batched) for divisor, traced in traces.items()}
 
 
 def _state_axes(full: Trace, share: Trace) -> tuple[int | None, ...]:
     leaves = zip(full.state_names, full.state_avals, share.state_avals, strict=True)
-    return tuple(batch_axis(name, (whole, part), (full.batch, share.batch)) for name, whole, part in leaves)
+    sizes = full.batch, share.batch
+    return tuple(batch_axis(name, (whole.shape, part.shape), sizes) for name, whole, part in leaves)
 
 
 def _homes(view: View) -> tuple[str, ...]:

@@ -22,28 +22,35 @@ from weft.project.demand import Demand, PlacementHints
 def find_stale_reads(graph: Graph, demand: Demand, layout: Layout, leaves: int) -> PlacementHints:
     """Placement hints for the layout's registers; `leaves` is the number of leaves of the state."""
     stale_reads = _stale_reads(graph, demand, layout)
+    by_reader: dict[str, frozenset[Value]] = {}
     register_writes: dict[str, frozenset[int]] = {}
-    for writer, reader in layout.registers:
-        read = frozenset(leaf for leaf in range(leaves) if graph.inputs[leaf] in stale_reads[reader])
+    for (writer, reader), values in stale_reads.items():
+        by_reader[reader] = by_reader.get(reader, frozenset()) | values
+        read = frozenset(leaf for leaf in range(leaves) if graph.inputs[leaf] in values)
         register_writes[writer] = register_writes.get(writer, frozenset()) | read
-    return replace(demand.hints, stale_reads=stale_reads, register_writes=register_writes)
+    return replace(demand.hints, stale_reads=by_reader, register_writes=register_writes)
 
 
 def carries_received(node: Node, body: Graph, demand: Demand, edge: tuple[str, str]) -> Iterator[int]:
-    """The indices of a loop's carry whose next value the reader receives from the writer, directly or through glue."""
+    """The indices of a loop's carry whose next value the reader receives from the writer: directly, through glue, or as
+    the carry of a loop in the body."""
     writer, reader = edge
     received = {value for value, receivers in demand.crossings.items() if receivers.get(reader) == writer}
     for inner in body.nodes:
-        if inner.role is None and inner.body is None and received.intersection(inner.inputs):
+        if inner.body is not None:
+            carries = carries_received(inner, inner.body, demand.bodies[inner], edge)
+            received.update(inner.outputs[index] for index in carries)
+        elif inner.role is None and received.intersection(inner.inputs):
             received.update(inner.outputs)
     for index in node.carried:
         if body.outputs[index] in received and body.inputs[node.consts + index] in demand.needed[reader]:
             yield index
 
 
-def _stale_reads(graph: Graph, demand: Demand, layout: Layout) -> dict[str, frozenset[Value]]:
+def _stale_reads(graph: Graph, demand: Demand, layout: Layout) -> dict[tuple[str, str], frozenset[Value]]:
+    """By writer and reader: the values that pass through their register."""
     return {
-        reader: frozenset(
+        (writer, reader): frozenset(
             value
             for node in graph.nodes
             if node.body is not None

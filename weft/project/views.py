@@ -66,16 +66,19 @@ def make_view(trace: Trace, layout: Layout, full: Graph, batched: Set[int]) -> V
 
 
 def check_agreement(views: dict[str, View]) -> None:
-    """Reject a loop whose traces disagree on the values that cross. Only shapes may depend on the batch size."""
+    """Reject a loop whose traces disagree on the values that cross, or on how often. Only shapes may depend on the
+    batch size."""
     reference = next(iter(views.values()))
+    expected = reference.crossings()
     for view in views.values():
-        if view.crossings().keys() != reference.crossings().keys():
-            odd = sorted(f"{key[0]}[{key[1]}]" for key, _, _ in view.crossings().keys() ^ reference.crossings().keys())
-            raise WeftError(
-                f"the loop has another structure with {reference.trace.batch} environments than with "
-                f"{view.trace.batch} ({', '.join(odd[:4])} crosses in one only): make its structure independent of "
-                "env.num_envs"
-            )
+        for key, source, dest in sorted(expected.keys() | view.crossings().keys()):
+            times = expected.get((key, source, dest), 0), view.crossings().get((key, source, dest), 0)
+            if times[0] != times[1]:
+                raise WeftError(
+                    f"{key[0]} crosses from {source} to {dest} {times[0]} times with {reference.trace.batch} "
+                    f"environments and {times[1]} times with {view.trace.batch}, the share of a replica: make the "
+                    "structure and the length of loops independent of env.num_envs"
+                )
 
 
 def _full_sizes(graph: Graph, full: Graph) -> dict[Value, int]:

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from weft.errors import WeftError
-from weft.fragments import fragment
+from weft.fragments import fragment, per_replica
 from weft.replay.interface import Batch, TableSpec
 from weft.replay.selectors import Prioritised, Uniform, parse_selector
 
@@ -90,11 +90,11 @@ class DeviceReplay:
     @fragment(name="replay.sample")
     def sample(self, state: DeviceTable, key: jax.Array, shape: tuple[int, ...]) -> tuple[DeviceTable, Batch]:
         draw = self._draw_uniform if state.tree is None else self._draw_prioritised
-        row, slot, probability = (x.reshape(shape) for x in draw(state, key, math.prod(shape)))
+        row, slot, probability = draw(state, key, shape)
         offset = jnp.arange(self.spec.length).reshape(-1, *(1 for _ in shape))
         slots = (slot + offset) % self.spec.steps_per_row
         steps = jax.tree.map(lambda ring: ring[row, slots], state.steps)
-        size = (self._first_and_count(state)[1] * state_rows(state)).astype(jnp.float32)
+        size = (self._first_and_count(state)[1] * self.spec.rows).astype(jnp.float32)
         return state, Batch(steps, row * self.spec.steps_per_row + slot, probability, size)
 
     @fragment(name="replay.update")
@@ -102,13 +102,13 @@ class DeviceReplay:
         assert state.tree is not None and state.highest is not None
         row, slot = jnp.divmod(key, self.spec.steps_per_row)
         tree = set_leaves(state.tree, row, slot, self._weight(priority))
-        return replace(state, tree=tree, highest=jnp.maximum(state.highest, jnp.max(priority)))
+        return replace(state, tree=tree, highest=jnp.maximum(state.highest, per_replica(jnp.max(priority))))
 
     def _set_weights(self, state: DeviceTable, slots: jax.Array, priority: jax.Array | None) -> DeviceTable:
         """Set the weights of items that new steps completed; clear those of items whose first step they overwrote."""
         assert state.priority is not None and state.tree is not None and state.highest is not None
         rows = state_rows(state)
-        highest = jnp.max(state.highest)
+        highest = per_replica(jnp.max(state.highest))  # of the rows of this replica
         new = jnp.full((rows, len(slots)), highest) if priority is None else jnp.swapaxes(priority, 0, 1)
         priorities = state.priority.at[:, slots].set(new)
         length, steps_per_row = self.spec.length, self.spec.steps_per_row
@@ -118,25 +118,36 @@ class DeviceReplay:
         mixed = self.spec.mix * steps.max(-1) + (1 - self.spec.mix) * steps.mean(-1)
         weight = jnp.where(complete, self._weight(mixed), 0.0)
         tree = set_leaves(state.tree, jnp.arange(rows)[:, None], first[None] % steps_per_row, weight)
-        return replace(state, priority=priorities, tree=tree, highest=jnp.maximum(state.highest, jnp.max(new)))
+        return replace(
+            state, priority=priorities, tree=tree, highest=jnp.maximum(state.highest, per_replica(jnp.max(new)))
+        )
 
-    def _draw_uniform(self, state: DeviceTable, key: jax.Array, n: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def _draw_uniform(
+        self, state: DeviceTable, key: jax.Array, shape: tuple[int, ...]
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Draws from all rows alike: equally many from each if `shape` begins with the rows' axis, else random ones."""
         rows = state_rows(state)
         first, count = self._first_and_count(state)
         key_row, key_item = jax.random.split(key)
-        row = jax.random.randint(key_row, (n,), 0, rows)
-        item = jax.random.randint(key_item, (n,), 0, jnp.maximum(count, 1))
-        probability = jnp.broadcast_to(1.0 / (jnp.maximum(count, 1) * rows).astype(jnp.float32), (n,))
+        if shape[0] == rows:
+            row = jnp.broadcast_to(jnp.arange(rows).reshape(-1, *(1 for _ in shape[1:])), shape)
+        else:  # which rows a replica has, and so which it can draw, depends on the number of replicas
+            row = per_replica(jax.random.randint(key_row, shape, 0, rows))
+        item = jax.random.randint(key_item, shape, 0, jnp.maximum(count, 1))
+        probability = jnp.broadcast_to(1.0 / (jnp.maximum(count, 1) * self.spec.rows).astype(jnp.float32), shape)
         return row, (first + item * self.spec.period) % self.spec.steps_per_row, probability
 
-    def _draw_prioritised(self, state: DeviceTable, key: jax.Array, n: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def _draw_prioritised(
+        self, state: DeviceTable, key: jax.Array, shape: tuple[int, ...]
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Draws in proportion to the weights. Replicas draw from their own rows, so their number changes the draws."""
         assert state.tree is not None
-        sums = jnp.cumsum(state.tree[:, 1])
+        n, sums = math.prod(shape), jnp.cumsum(per_replica(state.tree[:, 1]))
         # Stratified sampling: one draw in each of n equal parts of the total lowers the variance of the counts.
         mass = (jnp.arange(n) + jax.random.uniform(key, (n,))) / n * sums[-1]
         row = jnp.minimum(jnp.searchsorted(sums, mass, side="right"), len(sums) - 1)
         slot, weight = find_leaf(state.tree, row, mass - (sums[row] - state.tree[row, 1]))
-        return row, slot, weight / sums[-1]
+        return row.reshape(shape), slot.reshape(shape), (weight / sums[-1]).reshape(shape)
 
     def _first_and_count(self, state: DeviceTable) -> tuple[jax.Array, jax.Array]:
         """The number of the first step at which a complete item begins, and the number of items per environment."""

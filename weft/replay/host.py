@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from weft.errors import WeftError
-from weft.fragments import replica
+from weft.fragments import per_replica, replica
 from weft.host import host_call, new_token, objects
 from weft.replay.interface import Batch, TableSpec
 from weft.replay.selectors import parse_selector
@@ -64,6 +64,8 @@ class HostReplay:
         token, (steps, keys, probability, size) = self._call(
             "sample", result, state, (jax.random.key_data(key), jnp.zeros(shape, bool))
         )
+        # Each replica draws from its own table, so their number changes the draws.
+        steps, keys, probability, size = per_replica((steps, keys, probability, size))
         return replace(state, token=token), Batch(structure.unflatten(steps), keys, probability, size)
 
     def update(self, state: HostTableHandle, key: jax.Array, priority: Float[Array, "*n"]) -> HostTableHandle:

@@ -54,6 +54,8 @@ def _single_role_program(closed: Any) -> Program:
     outputs = tuple(f"result[{i}]" for i in range(len(closed.out_avals)))
     graph = graph_from_jaxpr(closed, inputs, Layout(ROLE))
     demand = find_demand(graph, (ROLE.name,), 0, outputs, PlacementHints())
-    program = assemble([draft_program(ROLE, graph, demand, lambda key, source, dest: Link("pair"))])[ROLE.name]
+    program = assemble(
+        [draft_program(ROLE, graph, demand, lambda key, source, dest: Link("pair"), lambda role, node: ())]
+    )[ROLE.name]
     # Outputs are numbered after the inputs: an output with an input's index would mean that input's next value.
     return replace(program, outputs={len(inputs) + index: value for index, value in program.outputs.items()})

@@ -61,26 +61,23 @@ class LocalEngine:
             self.batched[role.name] = self.compile_batched(program, role) if role.batch > 1 else {}
 
     def compile(self, program: Program, role: Role) -> dict[ReplicaId, Any]:
-        """Compiles a role's program. Replicas on the same devices share executables unless they call `replica()`."""
-        compiled: dict[ReplicaId, Any] = {}
-        cache: dict[Any, Any] = {}
-        for index in range(role.replicas):
-            devices = Devices.of(self.projection.layout, role, index)
-            key = (devices, index if program.depends_on_replica_index else 0)
-            if key not in cache:
-                cache[key] = compile_program(program, self.context(role, index), devices)
-            compiled[role.name, index] = cache[key]
-        return compiled
+        """Compiles a role's program. Replicas on the same devices share executables."""
+        compiled: dict[Devices, Any] = {}
+        replicas = {index: Devices.of(self.projection.layout, role, index) for index in range(role.replicas)}
+        for devices in replicas.values():
+            if devices not in compiled:
+                compiled[devices] = compile_program(program, self.context(role), devices)
+        return {(role.name, index): compiled[devices] for index, devices in replicas.items()}
 
     def compile_batched(self, program: Program, role: Role) -> dict[Compute, BatchedCompute]:
         """Compiles the instructions in a role's inner loops for batches of calls from several replicas."""
-        if program.depends_on_replica_index or role.devices > 1 or len(role.on) > 1:
+        if role.devices > 1 or len(role.on) > 1:
             raise WeftError(
-                f"role {role.name} has batch={role.batch}, but its calls cannot be batched, because its replicas call "
-                "replica() or run on several devices: set batch=1, or remove that difference"
+                f"role {role.name} has batch={role.batch}, but its calls cannot be batched, because its replicas run "
+                "on several devices: set batch=1, or give the role one device"
             )
         computes = [step for step, times in walk(program.steps) if isinstance(step, Compute) and times > 1]
-        context, devices = self.context(role, 0), Devices.of(self.projection.layout, role, 0)
+        context, devices = self.context(role), Devices.of(self.projection.layout, role, 0)
         from_register = self.projection.views[role.name].demand.hints.stale_reads.get(role.name, frozenset())
         unbatched = self.executables[role.name, 0]
         return {
@@ -95,9 +92,13 @@ class LocalEngine:
             for compute in computes
         }
 
-    def context(self, role: Role, index: int) -> ReplicaContext:
+    def context(self, role: Role) -> ReplicaContext:
         return ReplicaContext(
-            index, role.instances, "devices" if role.devices > 1 else None, role.devices, self.barriers
+            count=role.instances,
+            axis="devices" if role.devices > 1 else None,
+            devices=role.devices,
+            barriers=self.barriers,
+            merges=self.projection.merges.get(role.name, {}),
         )
 
     def run(

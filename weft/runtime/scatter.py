@@ -1,7 +1,7 @@
 """Scatters the state over the replicas of every role, and gathers it again.
 
-A leaf with a batch axis is split along it. A leaf without one is copied to every replica, and a random key is folded
-with the index of the share, so that no two replicas draw the same numbers. A role with one share gets a plain copy.
+A leaf with a batch axis is split along it. A leaf without one is copied to every replica. A role with one share gets a
+plain copy.
 """
 
 from typing import Any
@@ -10,10 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from weft.layout.layout import Role
-from weft.project.links import is_key
 from weft.project.project import Projection
 from weft.runtime.devices import Devices, to_default_device
-from weft.runtime.keys import fold_keys
 
 ReplicaId = tuple[str, int]
 """A role's name and the index of one of its replicas."""
@@ -72,4 +70,4 @@ def _replica_leaves(projection: Projection, role: Role, index: int, leaves: list
 def _share(leaf: Any, axis: int | None, role: Role, share: int) -> Any:
     if axis is not None:
         return jnp.split(leaf, role.instances, axis=axis)[share]
-    return fold_keys(leaf, share) if is_key(leaf) else jnp.copy(leaf)
+    return jnp.copy(leaf)

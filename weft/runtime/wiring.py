@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from weft.layout.layout import Role
 from weft.project.program import Compute, Merge, Recv, Send, walk
@@ -14,7 +15,7 @@ from weft.runtime.batching import BatchedCompute, Batcher
 from weft.runtime.channel import AllReduce, RunControl, Stream
 from weft.runtime.devices import Devices
 from weft.runtime.executor import Executor, StreamEnd
-from weft.runtime.interpreter import MERGES
+from weft.runtime.interpreter import merge_values
 from weft.runtime.lanes import Admission, PublishedValue, Register
 from weft.runtime.meter import Instruments
 from weft.runtime.metrics_assembler import reports_per_iteration
@@ -188,7 +189,7 @@ class Wiring:
         if step.message not in self.all_reduces:
             replicas = tuple(f"{role.name}[{index}]" for index in range(role.replicas))
             self.all_reduces[step.message] = AllReduce(
-                self.control, step.message, replicas, compiled_merge(step.operation)
+                self.control, step.message, replicas, compiled_merge(step.operations, role.devices)
             )
         return self.all_reduces[step.message]
 
@@ -202,6 +203,20 @@ def partners(index: int, count: int, partner_count: int) -> range:
 
 
 @cache
-def compiled_merge(operation: str) -> Callable[[list[Any]], Any]:
-    """Returns a compiled function that merges the replicas' values."""
-    return jax.jit(lambda values: jax.tree.map(lambda *leaves: MERGES[operation](leaves), *values))
+def compiled_merge(operations: tuple[str, ...], devices: int = 1) -> Callable[[list[Any]], Any]:
+    """Returns a compiled function that merges the lists of values of all replicas.
+
+    With several devices, every value of a replica has a leading axis with one entry per device, and so has the result.
+    """
+
+    def merge(replicas: list[list[Any]]) -> list[Any]:
+        columns = zip(operations, *replicas, strict=True)
+        return [merge_shards(operation, values) for operation, *values in columns]
+
+    def merge_shards(operation: str, values: list[Any]) -> Any:
+        if devices == 1:
+            return merge_values(operation, values)
+        merged = merge_values(operation, [value[device] for value in values for device in range(devices)])
+        return jnp.broadcast_to(merged, (devices, *merged.shape))
+
+    return jax.jit(merge)
