@@ -1,8 +1,8 @@
 """An algorithm: a frozen dataclass of settings with `init` and `step`, one iteration of one sequential training loop.
 
 `init(env, key)` returns the state, a pytree of arrays. `step(env, state)` returns the next state and metrics, a
-dictionary of `Mean` pairs. Neither names a device, a process or a queue. By convention `state.net` holds the trained
-parameters, which a run saves.
+dictionary of `Mean` pairs. Neither names a device, a process or a queue. By convention `state.net` (or
+`state["net"]`) holds the trained parameters, which a run saves.
 
 An algorithm that has to collect experience before it can learn has a warm-up: `warm_up_iterations` calls of `warm_up`,
 which has the signature of `step`, come before the first `step`. Layouts project both alike.

@@ -53,12 +53,16 @@ def fragment(fn: Any = None, *, name: str | None = None) -> Any:
 
 
 def all_mean(tree: T) -> T:
-    """The mean of each leaf over the replicas of the role that runs this. With one replica, the tree itself."""
+    """Merge each leaf over the replicas of the role that runs this: what one replica with all rows would have.
+
+    With one replica, the tree itself. Sums and means over a replica's rows are parts of those over all rows, and weft
+    adds the parts up. Values declared with `per_replica` are averaged.
+    """
     return _all_mean(_mergeable(tree, "all_mean", jnp.inexact))
 
 
 def all_sum(tree: T) -> T:
-    """The sum of each leaf over the replicas of the role that runs this. With one replica, the tree itself."""
+    """As `all_mean`, for any numbers. Values declared with `per_replica` are added up."""
     return _all_sum(_mergeable(tree, "all_sum", jnp.number))
 
 

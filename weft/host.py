@@ -44,7 +44,8 @@ def host_call(function: Callable[..., Any], result: Any, token: jax.Array, *args
     """Call `function(token, *args)` on the host, after the call that returned `token`. Returns (next token, result).
 
     `function` receives NumPy arrays and returns arrays like `result`, a pytree of shapes and dtypes. The call is a
-    fragment named `name`. Calls may come from different threads, but never from two threads at the same time.
+    fragment named `name`. A replica makes one call at a time, possibly from different threads. Replicas of
+    a role make theirs at the same time, so a function with state keeps it by replica, as in `objects()`.
     """
     leaves, treedef = jax.tree.flatten((token, *args))
     declared, structure = jax.tree.flatten(result)

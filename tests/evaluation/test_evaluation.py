@@ -22,6 +22,7 @@ import pytest
 import weft
 from tests.envs.toy_envs import Counting
 from weft import WeftError
+from weft.algos.on_policy import State
 from weft.algos.ppo import PPO
 from weft.cli import main
 from weft.envs.world import World
@@ -242,6 +243,24 @@ def test_trained_params_survive_saving_and_loading(tmp_path: Path, finished: Pat
     params.save(tmp_path / "again.safetensors")
     again: TrainedParams = TrainedParamsSchema(run.algo, run.world).load(tmp_path / "again.safetensors")
     assert jax.tree.all(jax.tree.map(np.array_equal, again, params))
+
+
+class DictState(PPO):
+    """PPO with a dictionary as its state."""
+
+    def init(self, env: Any, key: jax.Array) -> Any:
+        return vars(super().init(env, key))
+
+    def step(self, env: Any, state: Any) -> Any:
+        state, metrics = super().step(env, State(**state))
+        return vars(state), metrics
+
+
+def test_an_algorithm_whose_state_is_a_dictionary_is_saved_and_evaluated(tmp_path: Path) -> None:
+    result = weft.train(DictState(**SMALL), GYM, steps=64, out=tmp_path / "run", quiet=True, eval_every=64)
+    params = TrainedParamsSchema(DictState(**SMALL), World.of(GYM)).load(tmp_path / "run" / "params.safetensors")
+    assert jax.tree.all(jax.tree.map(np.array_equal, params.net, result.state["net"]))
+    assert result.evaluation is not None
 
 
 def test_a_video_has_a_frame_for_every_step(tmp_path: Path, finished: Path) -> None:

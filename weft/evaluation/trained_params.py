@@ -31,17 +31,21 @@ class TrainedParams:
 
 
 class TrainedParamsSchema:
-    """Finds the trained parameters in an algorithm's state: by convention in `state.net` and `state.env`."""
+    """Finds the trained parameters in an algorithm's state: by convention in `state.net` and `state.env`.
+
+    If the state is a dictionary, in its entries of these names."""
 
     def __init__(self, algo: Algorithm, env_of: Callable[[int], Env]):
         one, two = (_state_shapes(algo, env_of, num_envs) for num_envs in (1, 2))
-        self._is_statistic = jax.tree.map(lambda small, large: small.shape == large.shape, one.env, two.env)
+        envs = part_of(one, "env"), part_of(two, "env")
+        self._is_statistic = jax.tree.map(lambda small, large: small.shape == large.shape, *envs)
         self.shapes = self.extract(one)
 
     def extract(self, state: Any) -> TrainedParams:
         """Returns the trained parameters in a state."""
-        select = jax.tree.map(lambda leaf, statistic: leaf if statistic else None, state.env, self._is_statistic)
-        return TrainedParams(state.net, select)
+        env = part_of(state, "env")
+        select = jax.tree.map(lambda leaf, statistic: leaf if statistic else None, env, self._is_statistic)
+        return TrainedParams(part_of(state, "net"), select)
 
     def load(self, path: Path) -> TrainedParams:
         """Returns the trained parameters that a run saved."""
@@ -58,16 +62,25 @@ def set_env_statistics(state: Any, statistics: Any) -> Any:
 
 def save_trained_params(path: Path, algo: Algorithm, env_of: Callable[[int], Env], state: Any) -> None:
     """Save the trained parameters in a state; `state.net` or the whole state if it does not follow the convention."""
-    if hasattr(state, "net") and hasattr(state, "env"):
+    if has_part(state, "net") and has_part(state, "env"):
         TrainedParamsSchema(algo, env_of).extract(state).save(path)
     else:
-        save_params(path, getattr(state, "net", state))
+        save_params(path, part_of(state, "net") if has_part(state, "net") else state)
+
+
+def has_part(state: Any, name: str) -> bool:
+    return name in state if isinstance(state, dict) else hasattr(state, name)
+
+
+def part_of(state: Any, name: str) -> Any:
+    """A field of the state, or an entry if the state is a dictionary."""
+    return state[name] if isinstance(state, dict) else getattr(state, name)
 
 
 def _state_shapes(algo: Algorithm, env_of: Callable[[int], Env], num_envs: int) -> Any:
     state = jax.eval_shape(lambda key: algo.init(env_of(num_envs), key), jax.eval_shape(lambda: jax.random.key(0)))
     for field in ("net", "env"):
-        if not hasattr(state, field):
+        if not has_part(state, field):
             raise WeftError(
                 f"{type(algo).__name__} cannot be evaluated: its state has no field {field!r}; keep the network in "
                 "state.net and the environments' state in state.env"

@@ -57,7 +57,7 @@ def n_step(
 
 def at_step(tree: T, step: Int[Array, " B"]) -> T:
     """Leaves [T, B, ...] at one step of every column, [B, ...]."""
-    return jax.tree.map(lambda x: x[step, jnp.arange(len(step))], tree)
+    return jax.tree.map(lambda x: jax.vmap(lambda column, t: column[t], in_axes=(1, 0))(x, step), tree)
 
 
 def first_step(tree: T) -> T:

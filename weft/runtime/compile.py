@@ -18,7 +18,10 @@ from weft.runtime.interpreter import ReplicaContext, eval_op
 
 # Compiler options for exact comparison. On CPUs XLA drops optimisation barriers before fusion. LLVM may then contract a
 # product and a sum into one operation, with one rounding instead of two. Without LLVM's optimiser it never does.
-EXACT = {"cpu": {"xla_backend_optimization_level": 0}}
+EXACT = {"xla_backend_optimization_level": 0}
+# On CPUs a merge over devices blocks a thread of each. A product that waits for a thread of the same pool could then
+# wait forever, so products use the thread that calls them.
+OWN_THREAD = {"xla_cpu_multi_thread_eigen": False}
 
 ONE_DEVICE = Devices()
 
@@ -36,8 +39,10 @@ def compile_program(
 
 
 def compiler_options(context: ReplicaContext) -> dict[str, Any] | None:
-    """Returns XLA's compiler options: exact rounding if barriers are on, else the defaults."""
-    return EXACT.get(jax.default_backend()) if context.barriers else None
+    """Returns XLA's compiler options: for exact rounding if barriers are on, and for programs over several devices."""
+    if jax.default_backend() != "cpu":
+        return None
+    return (EXACT if context.barriers else {}) | (OWN_THREAD if context.devices > 1 else {}) or None
 
 
 def lower_compute(

@@ -5,7 +5,7 @@ from typing import Any
 
 from weft.graph.marks import scan_shape
 from weft.sharding.propagate import Propagation, Rule, Shardings, blocking
-from weft.sharding.sharding import Sharding, describe, join, unknown
+from weft.sharding.sharding import Sharding, common_fold, describe, join, unknown
 
 
 def _call(name: str) -> Rule:
@@ -70,11 +70,13 @@ def _joined(shardings: Sequence[Sharding]) -> Sharding:
 
 
 def _chosen(choice: Sharding, sharding: Sharding, what: str) -> Sharding:
-    """The sharding of a value that depends on a choice. A loop of vectorised code chooses for every row."""
+    """The sharding of a value that depends on a choice. A `while` under `jax.vmap` has a choice for each row."""
     if blocked := blocking([choice, sharding]):
         return blocked
-    if choice.kind == "sharded" and sharding.kind in ("sharded", "zero") and choice.is_exact:
-        return sharding.depending_on(choice.depends_on)
+    if choice.kind == sharding.kind == "sharded" and choice.is_exact and choice.axis == sharding.axis:
+        folded = common_fold(choice.folded, sharding.folded)
+        if folded is not None:
+            return sharding.moved(sharding.axis, folded).depending_on(choice.depends_on)
     if choice.kind in ("replicated", "zero") and choice.is_exact:
         return sharding.depending_on(choice.depends_on)
     return unknown(f"comes from {what} is {describe(choice)}")
