@@ -48,10 +48,10 @@ def check_cell(name: str, form: str, kind: str) -> str:
         return "different"
     if found.identical:
         return "bits"
-    compared = [leaf for leaf in found.leaves if leaf.standard != "nothing"]
-    largest = max(leaf.largest / leaf.allowed for leaf in compared if leaf.allowed)
+    ratios = [leaf.largest / leaf.allowed for leaf in found.leaves if leaf.standard != "nothing" and leaf.allowed]
+    result = f"{max(ratios):.1g} of rounding" if any(ratios) else "bits"
     left_out = sum(leaf.standard == "nothing" for leaf in found.leaves)
-    return f"{largest:.1g} of rounding" + (f", {left_out} leaves not compared" if left_out else "")
+    return result + (f", {left_out} of {len(found.leaves)} leaves not compared" if left_out else "")
 
 
 def collecting() -> list[str]:
