@@ -8,7 +8,7 @@ import pytest
 from jax import lax
 
 from tests.toys import assert_same, assert_unchanged, on, plain, projected, replicated, run, toy
-from weft import Role, all_mean
+from weft import Role, all_mean, all_sum, per_replica
 from weft.errors import WeftError
 from weft.project.links import Link, batch_axis, link
 from weft.sharding.sharding import REPLICATED, Sharding, sharded, unknown
@@ -164,3 +164,17 @@ def test_a_value_that_depends_on_the_rows_of_one_replica_is_refused() -> None:
         WeftError, match="a goes from a to b, .* `reduce_max` along axis 0, .* all_gather, or .* per_replica"
     ):
         projected(algo, replicated(a=2, b=1))
+
+
+def test_a_value_that_is_each_replicas_own_must_be_merged_before_one_role_gets_it() -> None:
+    def loop(merge):
+        def step(s):
+            own = on("a", lambda x: per_replica(jnp.max(x)))(s["x"])
+            return {"x": s["x"], "w": on("b")(merge(own))}
+
+        return toy(lambda env: {"x": jnp.arange(float(env.num_envs)), "w": jnp.float32(0)}, step)
+
+    with pytest.raises(WeftError, match="a goes from a to b, .* is each replica's own value"):
+        projected(loop(lambda own: own), replicated(a=2, b=1))
+    ended, _ = run(loop(all_sum), replicated(a=2, b=1), iterations=1)
+    assert ended["w"] == (1 + 3) * 2 + 1

@@ -121,7 +121,7 @@ class Division:
         if senders == 1:
             return _of_shapes(whole, part).depending_on(causes)
         if sent.kind == "own":
-            return self._received_own(sent, whole, part, dest, receivers)
+            return self._received_own(sent, whole, part, dest, self.views[node.role].values[key])
         if sent.kind == "partial" and receivers < senders and sent.power in (0, 1):
             return REPLICATED.depending_on(causes | SUM) if receivers == 1 else sent
         if not sent.is_exact or sent.kind == "partial":
@@ -130,12 +130,13 @@ class Division:
             return sent
         return _of_shapes(whole, part).depending_on(causes) if whole.shape == part.shape else _misplaced(sent)
 
-    def _received_own(self, sent: Sharding, whole: Value, part: Value, dest: str, receivers: int) -> Sharding:
+    def _received_own(self, sent: Sharding, whole: Value, part: Value, dest: str, sender_part: Value) -> Sharding:
         """The sharding of values that the author declared each replica's own: rows are gathered, others merged."""
-        has_rows = whole.shape != part.shape or not self.merge_operation(part, dest)
-        if receivers > 1:
-            return sent if has_rows else _misplaced(sent)
-        return REPLICATED.depending_on(sent.depends_on)
+        alone = self.replicas(dest) == 1
+        if sender_part.shape != part.shape or whole.shape != part.shape:
+            return REPLICATED.depending_on(sent.depends_on) if alone else sent
+        merged = alone and self.merge_operation(part, dest)
+        return REPLICATED.depending_on(sent.depends_on) if merged else _misplaced(sent)
 
     def merge_operation(self, value: Value, dest: str) -> str:
         """The operation by which a role merges a value from several replicas, if it uses the value only for that."""
